@@ -24,7 +24,8 @@ mod selection;
 mod tests;
 
 pub use ask::{
-    Collection, DiscoveryError, TypeAccess, allowed, allowed_each, cluster_uid, count_each, discover, namespaces, refused_fields,
+    Collection, DiscoveryError, TypeAccess, allowed, allowed_each, cluster_uid, count_each, discover, discover_for,
+    namespaces, refused_fields,
 };
 pub use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;

@@ -213,7 +213,9 @@ impl Format {
             Self::Permissions => "permissions in octal that let the owner read and write, such as \"0640\"",
             Self::Commit => "\"group\" or an interval such as \"1s\"",
             Self::Address => "an IP address and port, such as \"127.0.0.1:8080\", or \"\" for off",
-            Self::TypePattern => "a type as kubectl spells it, such as \"pods\", \"deployments.apps\" or \"*.apps\"",
+            Self::TypePattern => {
+                "a type as kubectl spells it, such as \"pods\", \"deployments.apps\", \"*.apps\" or \"crd:*\""
+            }
             Self::Namespace => "a namespace, a glob such as \"team-*\", or either of them after \"!\"",
             Self::FieldPath => "a path such as \"metadata.managedFields\" or \"metadata.annotations['a/b']\"",
             Self::IgnoredPath => "a path such as \"status.conditions[*].lastHeartbeatTime\"",
@@ -245,7 +247,7 @@ impl Format {
             Self::Permissions => ("^0?[67][0-7]{2}$", &["0640", "0600"]),
             Self::Commit => ("^(group|[0-9].*)$", &["group", "1s"]),
             Self::Address => ("", &["127.0.0.1:8080", "0.0.0.0:8081", ""]),
-            Self::TypePattern => (r"^(\*|[^*]+|\*\.[^*]+)$", &["pods", "deployments.apps", "*.apps"]),
+            Self::TypePattern => (r"^(\*|crd:\*|[^*]+|\*\.[^*]+)$", &["pods", "deployments.apps", "*.apps", "crd:*"]),
             Self::Namespace => (r"^!?[-a-z0-9*?\[\]{},!^]+$", &["team-a", "team-*", "!kube-system"]),
             Self::FieldPath => (".", &["metadata.managedFields", "data.*", "spec.containers[*].env[*].value"]),
             Self::IgnoredPath => (".", &["status.conditions[*].lastHeartbeatTime"]),

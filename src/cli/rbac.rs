@@ -110,7 +110,7 @@ impl Grants {
                 let group = match pattern.pattern() {
                     Pattern::All => "*",
                     Pattern::Group(group) => group,
-                    Pattern::Type { .. } => continue,
+                    Pattern::Custom | Pattern::Type { .. } => continue,
                 };
                 grants.add_in(extent.places(entry, true), group, "*", entry.object_name());
             }
@@ -167,8 +167,12 @@ impl Grants {
     /// Adds remarks for the reader of the roles.
     fn remark(&mut self, config: &Config, catalog: &Catalog, selection: &Selection, extent: &Extent<'_>) {
         let entries = config.resources.values();
-        let mut patterns = entries.flat_map(|entry| &entry.patterns).map(TypePattern::pattern);
-        if patterns.any(Pattern::is_wildcard) {
+        let patterns: Vec<_> = entries.flat_map(|entry| &entry.patterns).map(TypePattern::pattern).collect();
+        if extent.wildcard && patterns.contains(&&Pattern::Custom) {
+            let remark = "RBAC cannot grant all types of CRDs: crd:* includes only those that are served now.";
+            self.remarks.push(remark.to_owned());
+        }
+        if patterns.iter().any(|pattern| pattern.is_wildcard()) {
             self.remarks.push(if extent.wildcard {
                 "Future types are allowed too, and so are types that an entry excludes.".to_owned()
             } else {

@@ -41,8 +41,9 @@ impl ServerArgs {
     /// Discovers the served types, and selects those of a configuration.
     pub(crate) async fn select(&self, config: &Config) -> anyhow::Result<(Catalog, Selection)> {
         let unreachable = || format!("cannot reach the API server {}{}", self.access.server_url(), self.hint);
-        let catalog = discovery::discover(&self.client).await.with_context(unreachable)?;
-        let selection = discovery::select(&catalog, &config.wanted());
+        let wanted = config.wanted();
+        let catalog = discovery::discover_for(&self.client, &wanted).await.with_context(unreachable)?;
+        let selection = discovery::select(&catalog, &wanted);
         Ok((catalog, selection))
     }
 

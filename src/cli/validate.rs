@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    config::{self, ConfigErrors, Finding, Loaded, OnMissing, TypePattern, ValueOrigin},
+    config::{self, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
     discovery::{self, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };

@@ -25,8 +25,8 @@ const LAST_APPLIED: &str = "metadata.annotations['kubectl.kubernetes.io/last-app
 pub struct ResourceConfig {
     /// Types, spelled as for kubectl: plural, short name or kind, alone ("pods", "po", "Pod"), with their group
     /// ("deployments.apps"), or with version and group ("deployments.v1.apps"). "*.cert-manager.io" means all types of a group,
-    /// present and future, and "*" all types. Required. If several entries match a type, a name has precedence over a
-    /// group, and a group over "*". Entries with equal precedence need disjoint `namespaces`.
+    /// present and future, "crd:*" all types that a CRD defines, and "*" all types. Required. If several entries match a type, a name
+    /// has precedence over a group, a group over "crd:*", and this over "*". Entries with equal precedence need disjoint `namespaces`.
     #[serde(rename = "match")]
     #[schemars(with = "Vec<String>", length(min = 1), transform = Format::TypePattern)]
     pub patterns: Vec<TypePattern>,
@@ -179,6 +179,7 @@ pub enum OnRemoved {
 /// Pattern of types, spelled as for kubectl. It has one of these forms:
 /// - a plural, short name or kind; alone, with a group, or with a version and a group
 /// - `*.GROUP`: all types of a group
+/// - `crd:*`: all types that a CRD defines
 /// - `*`: all types
 ///
 /// Only discovery can decide which parts of `deployments.v1.apps` are version and group, as with kubectl.

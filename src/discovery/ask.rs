@@ -11,6 +11,8 @@ use serde_json::json;
 use super::{
     catalog::{Catalog, ServedType},
     documents::{self, GroupVersion, Metadata, Root},
+    pattern::Pattern,
+    selection::WantedEntry,
 };
 use crate::{client_error::describe, object::ResourceType};
 
@@ -96,6 +98,19 @@ pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
     Ok(Catalog::new(versions))
 }
 
+/// Requests the served types, as [`discover`]. If a pattern of `wanted` is `crd:*`, also requests the names of the CRDs. If the caller
+/// has no right to list CRDs, the catalog lacks their names.
+pub async fn discover_for(client: &Client, wanted: &[WantedEntry]) -> Result<Catalog, DiscoveryError> {
+    let catalog = discover(client).await?;
+    let patterns = wanted.iter().flat_map(|entry| entry.patterns.iter().chain(&entry.exclude));
+    if !patterns.into_iter().any(|pattern| *pattern == Pattern::Custom) {
+        return Ok(catalog);
+    }
+    // The server serves a type after its CRD is stored, so this later list has the CRDs of all types in the catalog.
+    let definitions = names(client, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions").await?;
+    Ok(definitions.into_iter().fold(catalog, Catalog::with_definitions))
+}
+
 /// Returns the cluster's identity: the uid of the namespace `kube-system`. `None` if that namespace is not readable or does
 /// not exist.
 pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryError> {
@@ -106,10 +121,15 @@ pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryErr
     }
 }
 
-/// Returns the names of the cluster's namespaces, from a metadata-only list. `None` if the list is forbidden or not supported (403
-/// to 405).
+/// Returns the names of the cluster's namespaces. `None` if the list is forbidden or not supported.
 pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
-    match get_json::<List>(client, "/api/v1/namespaces", METADATA_LIST).await {
+    names(client, "/api/v1/namespaces").await
+}
+
+/// Returns the names of all objects at a path, from a metadata-only list. `None` if the list is forbidden or not supported (403 to
+/// 405).
+async fn names(client: &Client, path: &str) -> Result<Option<Vec<String>>, DiscoveryError> {
+    match get_json::<List>(client, path, METADATA_LIST).await {
         Ok(list) => Ok(Some(list.items.into_iter().map(|item| item.metadata.name).collect())),
         Err(error) if matches!(error.code, Some(403..=405)) => Ok(None),
         Err(error) => Err(error),

@@ -72,8 +72,13 @@ const OTHER_GROUPS: [&str; 4] =
     ["authentication.k8s.io", "authorization.k8s.io", "internal.apiserver.k8s.io", "storagemigration.k8s.io"];
 
 /// Returns true for a group of the API server itself.
-pub(super) fn is_built_in_group(group: &str) -> bool {
+fn is_built_in_group(group: &str) -> bool {
     OTHER_GROUPS.contains(&group) || ROWS.iter().any(|(known, ..)| *known == group)
+}
+
+/// Returns true for a group that may have types of CRDs: it contains a dot, and is no group of the API server itself.
+pub(super) fn may_be_custom(group: &str) -> bool {
+    group.contains('.') && !is_built_in_group(group)
 }
 
 /// Returns the types that can be listed and watched, each in its preferred version.

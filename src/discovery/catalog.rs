@@ -5,7 +5,7 @@ use std::{
     fmt,
 };
 
-use super::{documents::GroupVersion, pattern::Pattern};
+use super::{built_in::may_be_custom, documents::GroupVersion, pattern::Pattern};
 use crate::object::ResourceType;
 
 /// Snapshot of the types that a server serves.
@@ -16,6 +16,8 @@ use crate::object::ResourceType;
 pub struct Catalog {
     types: Vec<ServedType>,
     unavailable: Vec<Unavailable>,
+    /// Names of the CRDs, each `PLURAL.GROUP`; `None` if they are unknown.
+    definitions: Option<HashSet<String>>,
 }
 
 /// One type in one version.
@@ -70,10 +72,10 @@ pub enum Resolution {
         /// Supported verbs.
         verbs: Vec<String>,
     },
-    /// The pattern is `*` or `*.GROUP`, and matches no watchable type.
+    /// The pattern is a wildcard, and matches no watchable type.
     Empty {
-        /// The group; `None` for `*`.
-        group: Option<String>,
+        /// The pattern.
+        pattern: Pattern,
         /// Groups that may have such types but did not answer.
         unavailable: Vec<Unavailable>,
     },
@@ -103,9 +105,13 @@ impl Resolution {
             Self::Unwatchable { resource, verbs } => {
                 format!("{resource} cannot be listed and watched, it only offers {}", verbs.join(", "))
             }
-            Self::Empty { group, unavailable } => {
-                let place = group.as_ref().map(|group| format!(" in the group {group}")).unwrap_or_default();
-                format!("the server serves no type{place} that can be listed and watched{}", not_asked(unavailable))
+            Self::Empty { pattern, unavailable } => {
+                let which = match pattern {
+                    Pattern::Group(group) => format!(" in the group {group}"),
+                    Pattern::Custom => " of a CRD".to_owned(),
+                    Pattern::All | Pattern::Type { .. } => String::new(),
+                };
+                format!("the server serves no type{which} that can be listed and watched{}", not_asked(unavailable))
             }
             Self::Excluded { first, count: 1 } => format!("{first} is excluded by the same entry"),
             Self::Excluded { count, .. } => format!("all of its {count} types are excluded by the same entry"),
@@ -163,7 +169,22 @@ impl ServedType {
 impl Catalog {
     /// Creates a catalog of types, in order of preference.
     pub(crate) fn of(types: Vec<ServedType>) -> Self {
-        Self { types, unavailable: Vec::new() }
+        Self { types, ..Self::default() }
+    }
+
+    /// Sets the names of the CRDs. Without them, every type of a group that is not the API server's own counts as a type of a CRD.
+    #[must_use]
+    pub(super) fn with_definitions(self, names: Vec<String>) -> Self {
+        Self { definitions: Some(names.into_iter().collect()), ..self }
+    }
+
+    /// Returns true if a CRD defines the type.
+    fn is_custom(&self, served: &ServedType) -> bool {
+        let ResourceType { group, plural, .. } = &served.resource;
+        match &self.definitions {
+            Some(names) => names.contains(&format!("{plural}.{group}")),
+            None => may_be_custom(group),
+        }
     }
 
     /// Adds a type in one version, or replaces the catalog's entry for this type. The type then counts as watchable, whatever
@@ -209,9 +230,9 @@ impl Catalog {
     /// Returns the reason why a pattern has no watchable type.
     pub(super) fn why_unmatched(&self, pattern: &Pattern) -> Resolution {
         match pattern {
-            Pattern::All => Resolution::Empty { group: None, unavailable: self.unavailable_for(None) },
-            Pattern::Group(group) => {
-                Resolution::Empty { group: Some(group.clone()), unavailable: self.unavailable_for(Some(group)) }
+            Pattern::All | Pattern::Custom | Pattern::Group(_) => {
+                let group = if let Pattern::Group(group) = pattern { Some(&**group) } else { None };
+                Resolution::Empty { pattern: pattern.clone(), unavailable: self.unavailable_for(group) }
             }
             Pattern::Type { rest, .. } => match self.find_among(pattern, |_| true) {
                 Some(ServedType { resource, verbs, .. }) => {
@@ -234,16 +255,18 @@ impl Catalog {
     /// Returns the watchable types of a pattern, in order of preference. A wildcard gives only the first watchable version of each
     /// type, and only one of the two event types.
     pub(super) fn matching(&self, pattern: &Pattern) -> Vec<&ServedType> {
-        let group = match pattern {
-            Pattern::All => None,
-            Pattern::Group(group) => Some(group),
-            Pattern::Type { .. } => {
-                return self.find_among(pattern, |_| true).filter(|served| served.is_watchable()).into_iter().collect();
-            }
+        let fits = |served: &ServedType| match pattern {
+            Pattern::All => true,
+            Pattern::Custom => self.is_custom(served),
+            Pattern::Group(group) => *group == served.resource.group,
+            Pattern::Type { .. } => false,
         };
-        let of_group = self.types.iter().filter(|served| group.is_none_or(|group| *group == served.resource.group));
+        if let Pattern::Type { .. } = pattern {
+            return self.find_among(pattern, |_| true).filter(|served| served.is_watchable()).into_iter().collect();
+        }
+        let fitting = self.types.iter().filter(|served| fits(served) && served.is_watchable());
         let mut seen = HashSet::new();
-        of_group.filter(|served| served.is_watchable() && seen.insert(identity(&served.resource))).collect()
+        fitting.filter(|served| seen.insert(identity(&served.resource))).collect()
     }
 
     /// Finds the type that a pattern names, as kubectl does, among the types that pass `is_meant`. The name is compared with plural

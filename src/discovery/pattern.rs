@@ -10,11 +10,14 @@ use crate::object::ResourceType;
 /// - `deployments.apps`: with the group
 /// - `deployments.v1.apps`, `pods.v1.`: with version and group; the name of the core group is empty
 /// - `*.apps`: all types of a group
+/// - `crd:*`: all types that a CRD defines. No group has a colon in its name.
 /// - `*`: all types
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// `*`.
     All,
+    /// `crd:*`.
+    Custom,
     /// `*.GROUP`.
     Group(String),
     /// One type.
@@ -48,9 +51,12 @@ impl Pattern {
         }
         match (name, rest) {
             ("*", None) => Ok(Self::All),
+            ("crd:*", None) => Ok(Self::Custom),
             ("*", Some(group)) if is_group(group) => Ok(Self::Group(group.to_ascii_lowercase())),
             ("*", Some(_)) => fail("*.GROUP, like *.apps"),
-            (name, _) if !is_label(name) => fail("a name like pods, deployments.apps or deployments.v1.apps, or *"),
+            (name, _) if !is_label(name) => {
+                fail("a name like pods, deployments.apps or deployments.v1.apps, or *, *.GROUP or crd:*")
+            }
             (_, Some(rest)) if !is_group(rest.strip_suffix('.').unwrap_or(rest)) => {
                 fail("NAME.GROUP or NAME.VERSION.GROUP")
             }
@@ -61,7 +67,8 @@ impl Pattern {
     /// Returns true if the pattern names this type by its plural or its kind, in any version. Short names are unknown here.
     pub fn names(&self, resource: &ResourceType) -> bool {
         let Self::Type { name, rest } = self else { return false };
-        let is_group = |rest: &str| rest == resource.group || rest.split_once('.').is_some_and(|(_, g)| g == resource.group);
+        let is_group =
+            |rest: &str| rest == resource.group || rest.split_once('.').is_some_and(|(_, g)| g == resource.group);
         (*name == resource.plural || resource.kind.eq_ignore_ascii_case(name)) && rest.as_deref().is_none_or(is_group)
     }
 
@@ -75,6 +82,7 @@ impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::All => f.write_str("*"),
+            Self::Custom => f.write_str("crd:*"),
             Self::Group(group) => write!(f, "*.{group}"),
             Self::Type { name, rest: None } => f.write_str(name),
             Self::Type { name, rest: Some(rest) } => write!(f, "{name}.{rest}"),
@@ -107,12 +115,15 @@ mod tests {
             ("pods.v1.", one("pods", Some("v1."))),
             ("certificates.cert-manager.io", one("certificates", Some("cert-manager.io"))),
             ("*", Pattern::All),
+            ("crd:*", Pattern::Custom),
+            ("*.crd", Pattern::Group("crd".into())),
+            ("crd", one("crd", None)),
             ("*.apps", Pattern::Group("apps".into())),
         ] {
             assert_eq!(Pattern::parse(text).unwrap(), expected, "{text}");
         }
         for (text, shown) in
-            [("Deployment.V1.apps", "deployment.v1.apps"), ("*.apps", "*.apps"), ("*", "*"), ("pods.v1.", "pods.v1.")]
+            [("Deployment.V1.apps", "deployment.v1.apps"), ("*.apps", "*.apps"), ("*", "*"), ("crd:*", "crd:*")]
         {
             assert_eq!(Pattern::parse(text).unwrap().to_string(), shown);
         }
@@ -136,6 +147,10 @@ mod tests {
             "-a",
             "a.b-",
             "pöds",
+            "crd:",
+            "crd:foos",
+            "crd:*.acme.io",
+            "*:crd",
         ] {
             assert!(Pattern::parse(text).is_err(), "{text:?}");
         }

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    built_in::is_built_in_group,
+    built_in::may_be_custom,
     catalog::{Catalog, Resolution, ServedType, TypeIdentity, identity},
     pattern::Pattern,
 };
@@ -86,8 +86,9 @@ pub struct Selection {
 fn specificity(pattern: &Pattern) -> u8 {
     match pattern {
         Pattern::All => 0,
-        Pattern::Group(_) => 1,
-        Pattern::Type { .. } => 2,
+        Pattern::Custom => 1,
+        Pattern::Group(_) => 2,
+        Pattern::Type { .. } => 3,
     }
 }
 
@@ -118,7 +119,7 @@ impl Claim<'_> {
 
 /// Assigns types to entries.
 ///
-/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `*`. If several entries have equally
+/// Among the patterns that match a type, the most specific wins: a name, then `*.GROUP`, then `crd:*`, then `*`. If several entries have equally
 /// specific patterns, they share a namespaced type if their namespaces are disjoint. Otherwise the first of these entries gets the
 /// type. An entry never gets a type that it excludes.
 ///
@@ -170,7 +171,7 @@ fn excluded_by<'a>(
     let is_candidate = |served: &ServedType| candidates.contains(&identity(&served.resource));
     let mut meant = match pattern {
         Pattern::Type { .. } => catalog.find_among(pattern, is_candidate).into_iter().collect(),
-        Pattern::All | Pattern::Group(_) => catalog.matching(pattern),
+        Pattern::All | Pattern::Custom | Pattern::Group(_) => catalog.matching(pattern),
     };
     meant.retain(|served| is_candidate(served));
     meant.into_iter().map(|served| identity(&served.resource)).collect()
@@ -207,11 +208,9 @@ fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
     }
 }
 
-/// Returns true if the selection can change when CRDs are added or removed. This holds for `*`, and for `*.GROUP` with a custom
+/// Returns true if the selection can change when CRDs are added or removed. This holds for `*` and `crd:*`, and for `*.GROUP` with a custom
 /// group. It also holds if a type of a custom group is selected, or if a CRD could define a type that a pattern names in vain.
 pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
-    // a CRD's group contains a dot
-    let is_custom = |group: &str| group.contains('.') && !is_built_in_group(group);
     let pattern = |unmatched: &Unmatched| {
         let entry = wanted.iter().find(|wanted| wanted.entry == unmatched.entry)?;
         entry.patterns.get(unmatched.pattern)
@@ -220,20 +219,20 @@ pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
         |text: &str| text.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     let may_come = |pattern: &Pattern| match pattern {
         Pattern::Type { rest: Some(rest), .. } => match rest.split_once('.') {
-            Some((version, group)) if is_version(version) => is_custom(group),
-            _ => is_custom(rest),
+            Some((version, group)) if is_version(version) => may_be_custom(group),
+            _ => may_be_custom(rest),
         },
         Pattern::Type { rest: None, .. } => true,
-        Pattern::Group(_) | Pattern::All => false,
+        Pattern::Group(_) | Pattern::Custom | Pattern::All => false,
     };
     let grows = |pattern: &Pattern| match pattern {
-        Pattern::All => true,
-        Pattern::Group(group) => is_custom(group),
+        Pattern::All | Pattern::Custom => true,
+        Pattern::Group(group) => may_be_custom(group),
         Pattern::Type { .. } => false,
     };
     let missing = |unmatched: &&Unmatched| matches!(unmatched.resolution, Resolution::Missing { .. });
     wanted.iter().flat_map(|entry| &entry.patterns).any(grows)
-        || selection.owned.iter().any(|owned| is_custom(&owned.resource.group))
+        || selection.owned.iter().any(|owned| may_be_custom(&owned.resource.group))
         || selection.unmatched.iter().filter(missing).filter_map(pattern).any(may_come)
 }
 

@@ -12,7 +12,7 @@ use super::{
     documents::{GroupVersion, Root, read_root, read_types},
     *,
 };
-use crate::object::ResourceType;
+use crate::{object::ResourceType, scope::Namespaces};
 
 /// `/api` of a 1.36 server, shortened.
 const CORE: &str = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[
@@ -379,6 +379,30 @@ async fn cluster_is_identified_by_kube_system_uid() {
     assert_eq!(cluster_uid(&client).await.unwrap().as_deref(), Some("u-1"));
     let (client, _) = serve(&[("GET /api/v1/namespaces/kube-system", 500, "x")]).await;
     assert_eq!(cluster_uid(&client).await.unwrap_err().code, Some(500));
+}
+
+#[tokio::test]
+async fn definitions_are_requested_only_if_needed() {
+    const PATH: &str = "GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    const ROOT: &str = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[{"metadata":{"name":"acme.io"},"versions":[{"version":"v1","freshness":"Current","resources":[
+        {"resource":"widgets","responseKind":{"kind":"Widget"},"scope":"Namespaced","verbs":["list","watch"]},
+        {"resource":"reports","responseKind":{"kind":"Report"},"scope":"Namespaced","verbs":["list","watch"]}]}]}]}"#;
+    const CRDS: &str = r#"{"metadata":{},"items":[{"metadata":{"name":"widgets.acme.io"}}]}"#;
+    let selected = async |answer: (&'static str, u16, &'static str), pattern: &str| {
+        let answers = Box::leak(Box::new([("GET /apis", 200, ROOT), answer]));
+        let (client, seen) = serve(answers).await;
+        let patterns = vec![Pattern::parse(pattern).unwrap()];
+        let (exclude, namespaces) = (Vec::new(), Namespaces::default());
+        let wanted = [WantedEntry { entry: "a".into(), patterns, exclude, namespaces }];
+        let catalog = discover_for(&client, &wanted).await.map_err(|error| error.code)?;
+        let asked = seen.lock().unwrap().iter().any(|request| request.starts_with(PATH));
+        let plurals = select(&catalog, &wanted).owned.into_iter().map(|owned| owned.resource.plural);
+        Ok::<_, Option<u16>>((asked, plurals.collect::<Vec<_>>().join(" ")))
+    };
+    assert_eq!(selected((PATH, 200, CRDS), "*.acme.io").await, Ok((false, "widgets reports".into())));
+    assert_eq!(selected((PATH, 200, CRDS), "crd:*").await, Ok((true, "widgets".into())));
+    assert_eq!(selected((PATH, 403, "x"), "crd:*").await, Ok((true, "widgets reports".into())));
+    assert_eq!(selected((PATH, 500, "x"), "crd:*").await, Err(Some(500)));
 }
 
 #[tokio::test]

@@ -60,7 +60,8 @@ impl Conductor {
             }
             self.bound.store(true, Ordering::Release);
         }
-        discovery::discover(&client).await.map_err(|error| error.to_string())
+        let wanted = self.lock().config.wanted();
+        discovery::discover_for(&client, &wanted).await.map_err(|error| error.to_string())
     }
 
     fn complain_of_server(&self, error: &str) {

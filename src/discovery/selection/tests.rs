@@ -212,6 +212,37 @@ fn unavailable_group_hides_no_selected_type() {
 }
 
 #[test]
+fn types_of_crds_are_selected_as_a_whole() {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let check = |catalog: &Catalog, patterns: &[&str], exclude: &[&str], expected: &[&str]| {
+        assert_eq!(
+            owned(&select(catalog, &[wanted("a", patterns, exclude, &[])])),
+            expected,
+            "{patterns:?} {exclude:?}"
+        );
+    };
+    let all =
+        ["a[0] certificates.v1.cert-manager.io", "a[0] issuers.v1.cert-manager.io", "a[0] pods.v1.cert-manager.io"];
+    let guessed = catalog(&SERVED);
+    check(&guessed, &["crd:*"], &[], &all);
+    check(&guessed, &["crd:*"], &["issuers"], &[all[0], all[2]]);
+    check(&guessed, &["*.cert-manager.io"], &["crd:*"], &[]);
+    // The other types belong to an aggregated API server.
+    let known = catalog(&SERVED).with_definitions(names(&["issuers.cert-manager.io", "gone.acme.io"]));
+    check(&known, &["crd:*"], &[], &[all[1]]);
+    check(&known, &["*.cert-manager.io"], &["crd:*"], &[all[0], all[2]]);
+    check(
+        &known,
+        &["crd:*", "*.cert-manager.io"],
+        &["pods"],
+        &[&*all[0].replace('0', "1"), &*all[1].replace('0', "1")],
+    );
+    let unmatched =
+        select(&catalog(&SERVED).with_definitions(Vec::new()), &[wanted("a", &["crd:*"], &[], &[])]).unmatched;
+    assert_eq!(unmatched[0].resolution.why_not(), "the server serves no type of a CRD that can be listed and watched");
+}
+
+#[test]
 fn crds_matter_only_for_patterns_they_can_affect() {
     for (pattern, expected) in [
         ("pods", false),
@@ -220,6 +251,7 @@ fn crds_matter_only_for_patterns_they_can_affect() {
         ("*.events.k8s.io", false),
         ("events.events.k8s.io", false),
         ("*", true),
+        ("crd:*", true),
         ("*.cert-manager.io", true),
         ("*.gone.io", true),
         ("certificates", true),
@@ -239,8 +271,9 @@ fn crds_matter_only_for_patterns_they_can_affect() {
 
 // ── against a model ──
 
-const PATTERNS: [&str; 14] = [
+const PATTERNS: [&str; 15] = [
     "*",
+    "crd:*",
     "*.apps",
     "*.autoscaling",
     "*.events.k8s.io",
@@ -261,6 +294,7 @@ const NAMESPACES: [&[&str]; 5] = [&[], &["x"], &["y"], &["x", "y"], &["*", "!x"]
 fn meant(rows: &[ServedType], pattern: &Pattern) -> Vec<ResourceType> {
     let fits = |row: &ServedType| match pattern {
         Pattern::All => true,
+        Pattern::Custom => row.resource.group == "cert-manager.io",
         Pattern::Group(group) => row.resource.group == *group,
         Pattern::Type { name, rest } => {
             let resource = &row.resource;
