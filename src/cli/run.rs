@@ -7,15 +7,17 @@ use std::{
 };
 
 use crate::{
-    config::{Config, ConfigErrors, EventType, Finding, HandlerConfig, Initial, Loaded, SinkConfig},
+    config::{Config, ConfigErrors, EventType, Finding, HandlerConfig, Initial, Loaded, SinkConfig, StateConfig},
     delivery::status::{HandlerState, HandlerView},
     engine::{Applied, Engine, EngineBuilder, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles},
     handler::exec::kill_all,
+    journal::{Journal, store::Store},
     mutex::lock,
     registry::Registry,
     trace,
 };
 use actix::System;
+use anyhow::Context as _;
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
@@ -53,6 +55,10 @@ pub(crate) struct RunArgs {
     /// Lets handlers of type `exec` run programs. Anyone who can change the configuration can then run programs as this user.
     #[arg(long)]
     pub(crate) allow_exec: bool,
+    /// First rewrites `[state] dir`, so that its files contain no removed values. Only changes that a handler has not received yet
+    /// stay. Needs free disk space for a copy.
+    #[arg(long)]
+    compact_state: bool,
 }
 
 /// Runs the engine until a signal stops it.
@@ -64,6 +70,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     terminal::start(&config.log);
     report::warnings(&warnings);
     hint_at_silence(&config);
+    if args.compact_state {
+        compact(&config.state)?;
+    }
     let telemetry = config.telemetry.spans_to().map(|endpoint| trace::start(endpoint, config.cluster.name.as_deref()));
     let telemetry = telemetry.transpose().map_err(anyhow::Error::msg)?;
     let started = |engine: &RunningEngine, hangup: Signal| {
@@ -77,6 +86,17 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     ran?;
     tracing::info!("stopped");
+    Ok(())
+}
+
+/// Rewrites the state directory.
+fn compact(state: &StateConfig) -> anyhow::Result<()> {
+    let dir = state.dir.as_ref().context("--compact-state needs `[state] dir`")?;
+    let waiting = Journal::compact(&Store::home(dir), state.journal)?;
+    tracing::info!(dir = %dir.display(), "rewrote the state; it contains no removed values");
+    if waiting > 0 {
+        tracing::warn!(changes = waiting, "changes that wait for a handler stay in the state, as they were recorded");
+    }
     Ok(())
 }
 

@@ -31,6 +31,19 @@ pub struct Journal {
     committer: Arc<Mutex<Option<Committer>>>,
 }
 
+/// Restores the core as the last run left it. Forgets the units that every reader has passed.
+fn restored(disk: &Disk, recovered: &mut Recovered) -> Result<MemoryJournal, StoreError> {
+    let mut core = MemoryJournal::restored(disk.options.fsync, recovered);
+    let (passed, next_unit) = (core.passed(), core.next_unit);
+    let is_passed = |unit: &StoredUnit| unit.retired.is_some_and(|last| last <= passed);
+    for unit in recovered.units.extract_if(.., |unit| is_passed(unit) && unit.id.0 + 1 < next_unit) {
+        disk.store.forget_unit(unit.id)?;
+        lock(&disk.units).remove(&unit.id);
+        core.forget_unit(unit.id);
+    }
+    Ok(core)
+}
+
 impl Journal {
     /// Returns an empty journal in memory, with a random id of 12 hex digits.
     pub fn in_memory() -> Self {
@@ -48,17 +61,25 @@ impl Journal {
     /// need.
     pub fn open(dir: &Path, options: JournalOptions) -> Result<(Self, Recovered), OpenJournalError> {
         let (disk, mut recovered) = Disk::open(dir, options)?;
-        let mut core = MemoryJournal::restored(options.fsync, &recovered);
-        let (passed, next_unit) = (core.passed(), core.next_unit);
-        let is_passed = |unit: &StoredUnit| unit.retired.is_some_and(|last| last <= passed);
-        for unit in recovered.units.extract_if(.., |unit| is_passed(unit) && unit.id.0 + 1 < next_unit) {
-            disk.store.forget_unit(unit.id)?;
-            lock(&disk.units).remove(&unit.id);
-            core.forget_unit(unit.id);
-        }
+        let core = restored(&disk, &mut recovered)?;
         let inner = Arc::new(Inner::new(&recovered.journal_id, recovered.last, core, Some(disk)));
         let committer = Committer::start(Arc::clone(&inner))?;
         Ok((Self { inner, committer: Arc::new(Mutex::new(Some(committer))) }, recovered))
+    }
+
+    /// Rewrites the state in `dir` without the records that no reader needs any more, given-up ones included. The new files contain no
+    /// removed data. Returns the number of records that readers still need. No journal may be open in `dir`. Blocks on the disk.
+    pub(crate) fn compact(dir: &Path, options: JournalOptions) -> Result<u64, StoreError> {
+        let (disk, mut recovered) = Disk::open(dir, options)?;
+        for reader in &mut recovered.readers {
+            reader.given_up.clear();
+            reader.compacted &= &reader.pending;
+        }
+        disk.store.put_readers(&recovered.readers)?;
+        let needed = restored(&disk, &mut recovered)?.needed();
+        while disk.store.retain(needed)?.more {}
+        disk.store.rewrite()?;
+        Ok((recovered.last.0 + 1).saturating_sub(needed.0))
     }
 
     /// Makes all earlier appends durable, so that their records can be handed out before the process ends. Blocks on the disk. Has

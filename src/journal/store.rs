@@ -13,6 +13,7 @@ mod read;
 mod recent;
 mod record;
 mod retain;
+mod rewrite;
 mod seal;
 mod state;
 mod tail;

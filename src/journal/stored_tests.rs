@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::{testing::*, *};
-use crate::change::Reached;
+use crate::{
+    change::{Cause, Reached},
+    object::Object,
+};
 
 fn open(dir: &Path, options: JournalOptions) -> Journal {
     // A process that another test starts holds the lock of a closed journal until its `exec`.
@@ -393,4 +396,94 @@ async fn positions_of_earlier_runs_are_known() {
     journal.close().unwrap();
     drop(journal);
     assert_eq!(open(dir.path(), JournalOptions::default()).earlier(), ticket.last);
+}
+
+fn compact(dir: &Path) -> u64 {
+    // See `open`.
+    let compacted = (0..500).find_map(|_| match Journal::compact(dir, JournalOptions::default()) {
+        Err(error) if error.to_string().contains("is in use") => {
+            std::thread::sleep(Duration::from_millis(20));
+            None
+        }
+        compacted => Some(compacted.unwrap()),
+    });
+    compacted.expect("nobody holds its lock")
+}
+
+/// Returns the number of files below a directory that contain this text.
+fn files_with(dir: &Path, text: &str) -> usize {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let count = |path: std::path::PathBuf| match path.is_dir() {
+        true => files_with(&path, text),
+        false => usize::from(memchr::memmem::find(&fs::read(path).unwrap(), text.as_bytes()).is_some()),
+    };
+    entries.map(count).sum()
+}
+
+/// Returns a state of an object. Unlike the rest of the body, the version is stored as it is, not compressed.
+fn state(version: &str) -> Object {
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Secret","metadata":{{"name":"db","uid":"u","resourceVersion":"{version}"}}}}"#
+    );
+    Object::from_json(json.as_bytes()).unwrap()
+}
+
+#[tokio::test]
+async fn compacted_state_contains_no_removed_value() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    let reader = journal.open_reader(named("out", small())).unwrap();
+    let (old, new) = (state("a value that leaks"), state("a redacted value"));
+    commit(&journal, 0, &[Change::Added { object: old.clone(), cause: Cause::Watch }]);
+    commit(&journal, 0, &[Change::Updated { old, object: new, cause: Cause::Watch }]);
+    assert_eq!(take(&journal, reader, 1).await.len(), 1);
+    journal.close().unwrap();
+    drop(journal);
+    // The second change still waits, with the old value.
+    assert_eq!(compact(dir.path()), 1);
+    assert!(files_with(dir.path(), "a value that leaks") > 0);
+
+    let journal = open(dir.path(), JournalOptions::default());
+    let reader = journal.open_reader(named("out", small())).unwrap();
+    assert!(take(&journal, reader, 1).await[0].change.old().is_some());
+    journal.close().unwrap();
+    drop(journal);
+    assert!(files_with(dir.path(), "a value that leaks") > 0, "the files keep removed data");
+    assert_eq!(compact(dir.path()), 0);
+    assert_eq!(files_with(dir.path(), "a value that leaks"), 0);
+
+    let journal = open(dir.path(), JournalOptions::default());
+    let mut cached = Vec::new();
+    journal.objects(UnitId(0), &mut |object| cached.push(object.resource_version().to_owned())).unwrap();
+    assert_eq!(cached, ["a redacted value"]);
+    let reader = journal.open_reader(named("out", small())).unwrap();
+    commit(&journal, 0, &[added("next", "u9", 3)]);
+    let next = take(&journal, reader, 1).await;
+    assert_eq!((next.len(), next[0].sequence), (1, Sequence(3)), "positions go on");
+}
+
+#[tokio::test]
+async fn interrupted_compaction_keeps_the_state() {
+    let dir = TempDir::new().unwrap();
+    let journal = open(dir.path(), JournalOptions::default());
+    commit(&journal, 0, &[added("a", "u", 1)]);
+    journal.close().unwrap();
+    drop(journal);
+    let at = |name: &str| dir.path().join(name);
+    let states = || {
+        let journal = open(dir.path(), JournalOptions::default());
+        let mut found = 0;
+        journal.objects(UnitId(0), &mut |_| found += 1).unwrap();
+        journal.close().unwrap();
+        found
+    };
+    // before the first rename, between both, after the second
+    fs::create_dir(at("db.new")).unwrap();
+    assert_eq!(states(), 1);
+    fs::create_dir(at("db.new")).unwrap();
+    fs::rename(at("db"), at("db.old")).unwrap();
+    assert_eq!(states(), 1);
+    fs::create_dir(at("db.old")).unwrap();
+    assert_eq!(states(), 1);
+    assert!(!at("db.new").exists() && !at("db.old").exists());
 }

@@ -6,7 +6,7 @@ use roaring::RoaringTreemap;
 
 mod parts;
 
-pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, StoredReader, StoredUnit};
+pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit};
 use super::{ChangeKind, Record, Sequence, UnitId};
 use crate::{
     build_info,
@@ -91,6 +91,14 @@ impl Store {
     }
 
     pub(crate) fn remove_reader(&self, _: &str) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn retain(&self, _: Sequence) -> Result<Retained, StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn rewrite(self) -> Result<(), StoreError> {
         match self.0 {}
     }
 

@@ -20,6 +20,7 @@ use super::{
     parts::FORMAT_FILE,
     read,
     retain::FIRST_KEY,
+    rewrite,
     seal::{self, Facts, Sealer, replace},
     state,
 };
@@ -102,6 +103,7 @@ impl Store {
 fn open(dir: &Path, group_fsync: bool) -> Result<(Store, Recovered), Fault> {
     make_private(dir)?;
     let taken = lock_dir(dir)?;
+    rewrite::recover(dir)?;
     let earlier = seal::read(dir)?;
     if earlier.is_some() {
         seal::check_files(dir)?;
@@ -236,7 +238,7 @@ fn begin(
 }
 
 /// Returns the first position that is kept, and the last one that was used.
-fn bounds(files: &Files) -> Result<(u64, u64), Fault> {
+pub(super) fn bounds(files: &Files) -> Result<(u64, u64), Fault> {
     let first = files.meta.get(FIRST_KEY)?.and_then(|first| read::sequence_of(&first)).unwrap_or(1);
     let last = match files.records.last_key_value() {
         Some(entry) => {
@@ -282,7 +284,7 @@ fn open_again(inner: &Inner) -> Result<Files, Fault> {
 }
 
 /// Syncs everything, and then marks the end as clean.
-fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
+pub(super) fn end(inner: &Inner, files: &Files) -> Result<(), Fault> {
     inner.sync()?;
     let run = files.meta.get(RUN_KEY)?.and_then(|run| run.first().copied()).unwrap_or_default();
     let mut batch = files.db.batch();
