@@ -10,6 +10,7 @@ mod changed_by;
 pub mod codec;
 pub mod difference;
 mod field_path;
+mod field_use;
 mod ignored;
 mod keep;
 pub mod packer;
@@ -33,6 +34,7 @@ use self::{
 pub use changed_by::ChangedBy;
 pub(crate) use field_path::PathStep;
 pub use field_path::{FieldPath, FieldPathError};
+pub(crate) use field_use::FieldUse;
 
 pub use ignored::IgnoredPaths;
 pub use keep::{IGNORE_ANNOTATION, Keep};

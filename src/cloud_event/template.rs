@@ -1,20 +1,26 @@
 //! Templates: a text with placeholders for the fields of an event, in the Jinja language.
 
+mod check;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
 
 use minijinja::{
-    AutoEscape, Environment, ErrorKind, UndefinedBehavior,
+    AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior, functions,
+    machinery::parse,
+    syntax::SyntaxConfig,
     value::{Enumerator, Object as Reflected, ObjectRepr, Serde, Value},
 };
 use serde_json::Value as Json;
 
+use self::check::{TemplateCheck, check};
 use super::{
     Encoder, cause, copy,
     error::{FormatError, TemplateError, TemplateErrorKind, decoded},
@@ -24,9 +30,10 @@ use crate::{
     journal::ChangeKind,
     notification::Event,
     object::{
-        ChangedBy, Object,
+        ChangedBy, FieldUse, Object,
         difference::{Difference, differences},
     },
+    text::print_size,
 };
 
 /// Variables of a template. `object`, `old` and `changed_by` are `none` if the event has no such value. `changes` is empty if
@@ -37,11 +44,23 @@ pub const VARIABLES: [&str; 10] =
 /// Name of the template in its environment.
 const NAME: &str = "template";
 
-/// A compiled template. Unknown names are errors, nothing is escaped, and `tojson` writes JSON.
+/// Maximum number of steps of one rendering. An operator, an output and an iteration of a loop are one step each.
+const STEPS_MAX: u64 = 1_000_000;
+
+/// Maximum number of elements of `range`. A filter takes one step, but its work grows with the number of elements.
+const RANGE_MAX: usize = 10_000;
+
+/// Maximum size of the output, in bytes.
+const OUTPUT_MAX: usize = 64 << 20;
+
+/// A compiled template. Unknown names are errors, nothing is escaped, and `tojson` writes JSON. A rendering ends after
+/// [`STEPS_MAX`] steps.
 #[derive(Clone, Debug)]
 pub struct Template {
     environment: Environment<'static>,
     text: Box<str>,
+    mistakes: Vec<TemplateError>,
+    uses: Vec<FieldUse>,
     /// Names that the template reads from its context.
     names: BTreeSet<String>,
 }
@@ -49,7 +68,13 @@ pub struct Template {
 impl Template {
     /// Compiles a template.
     pub fn compile(text: &str) -> Result<Self, TemplateError> {
+        if let Some((span, message)) = tokens::refused(text) {
+            let place = Some(place(text, span.start_offset as usize));
+            return Err(TemplateError { kind: TemplateErrorKind::Wrong, place, message });
+        }
         let mut environment = Environment::new();
+        environment.set_fuel(Some(STEPS_MAX));
+        environment.add_function("range", range);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_debug(true); // errors have their line and column
@@ -57,12 +82,24 @@ impl Template {
         let template = environment.get_template(NAME).map_err(|error| described(&error, text))?;
         let globals: BTreeSet<_> = environment.globals().map(|(name, _)| name.to_owned()).collect();
         let names = template.undeclared_variables(false).into_iter().filter(|name| !globals.contains(name)).collect();
-        Ok(Self { environment, text: text.into(), names })
+        let tree = parse(text, NAME, SyntaxConfig::default()).map_err(|error| described(&error, text))?;
+        let TemplateCheck { mistakes, uses } = check(&tree, &environment, text);
+        Ok(Self { environment, text: text.into(), mistakes, uses, names })
+    }
+
+    /// Returns the errors that every event causes if it reaches them: unknown filters, tests and methods, in all branches.
+    pub fn mistakes(&self) -> &[TemplateError] {
+        &self.mistakes
     }
 
     /// Returns the names that the template reads, except those in [`VARIABLES`].
     pub fn unknown_names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str).filter(|name| !VARIABLES.contains(name))
+    }
+
+    /// Returns the fields that the template uses, with their variables.
+    pub(crate) fn uses(&self) -> &[FieldUse] {
+        &self.uses
     }
 
     /// Renders an event. Decodes an object only if the template reads it.
@@ -114,9 +151,42 @@ impl Template {
     }
 
     fn fill(&self, variables: BTreeMap<&'static str, Value>) -> Result<String, TemplateError> {
-        let rendered = self.environment.get_template(NAME).and_then(|template| template.render(variables));
-        rendered.map_err(|error| described(&error, &self.text))
+        let mut output = Output(Vec::new());
+        let render = || self.environment.get_template(NAME)?.render_captured_to(variables, &mut output).map(drop);
+        let rendered = catch_unwind(AssertUnwindSafe(render)).unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "a filter, test or method of the template language has panicked",
+            ))
+        });
+        rendered.map_err(|error| described(&error, &self.text))?;
+        Ok(String::from_utf8(output.0).expect("a template writes text"))
     }
+}
+
+/// Output of a rendering, at most [`OUTPUT_MAX`] bytes.
+struct Output(Vec<u8>);
+
+impl io::Write for Output {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if self.0.len() + text.len() > OUTPUT_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns the numbers of a range, at most [`RANGE_MAX`].
+fn range(lower: isize, upper: Option<isize>, step: Option<isize>) -> Result<Value, Error> {
+    let range = functions::range(lower, upper, step).ok();
+    let range = range.filter(|range| range.len().is_some_and(|len| len <= RANGE_MAX));
+    let expected = || format!("`range` has more than {RANGE_MAX} elements, or a step of 0");
+    range.ok_or_else(|| Error::new(ErrorKind::OutOfFuel, expected()))
 }
 
 fn value(json: Option<&Json>) -> Value {
@@ -139,25 +209,38 @@ fn changed_by(who: Option<ChangedBy<'_>>) -> Value {
     Value::from(BTreeMap::from(parts))
 }
 
-fn described(error: &minijinja::Error, text: &str) -> TemplateError {
+fn described(error: &Error, text: &str) -> TemplateError {
     let kind = match error.kind() {
         ErrorKind::UndefinedError => TemplateErrorKind::Undefined,
         ErrorKind::SyntaxError
         | ErrorKind::BadEscape
         | ErrorKind::UnknownFilter
         | ErrorKind::UnknownTest
-        | ErrorKind::UnknownFunction => TemplateErrorKind::Wrong,
+        | ErrorKind::UnknownFunction
+        | ErrorKind::UnknownMethod
+        | ErrorKind::MissingArgument
+        | ErrorKind::TooManyArguments
+        | ErrorKind::OutOfFuel => TemplateErrorKind::Wrong,
         _ => TemplateErrorKind::Unfit,
     };
-    let column = error.range().and_then(|range| {
-        let before = text.get(..range.start)?;
-        Some(before[before.rfind('\n').map_or(0, |at| at + 1)..].chars().count() + 1)
-    });
-    let message = match error.detail() {
-        Some(detail) => format!("{}: {detail}", error.kind()),
-        None => error.kind().to_string(),
+    let in_text = error.range().map(|range| place(text, range.start));
+    let message = match (error.kind(), error.detail()) {
+        (ErrorKind::OutOfFuel, Some(detail)) => detail.to_owned(),
+        (ErrorKind::OutOfFuel, None) => {
+            format!("takes more than {STEPS_MAX} steps: expected fewer or shorter loops, for example without nesting")
+        }
+        (ErrorKind::WriteFailure, _) => format!("the output is larger than {}", print_size(OUTPUT_MAX as u64)),
+        (kind, Some(detail)) => format!("{kind}: {detail}"),
+        (kind, None) => kind.to_string(),
     };
-    TemplateError { kind, place: error.line().zip(column.or(Some(1))), message }
+    TemplateError { kind, place: in_text.or(error.line().map(|line| (line, 1))), message }
+}
+
+/// Returns the line and column of a byte offset, both from 1.
+fn place(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let start = before.rfind('\n').map_or(0, |at| at + 1);
+    (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
 /// Sample value that has every requested field.
@@ -186,6 +269,11 @@ impl Reflected for Sample {
 
     fn is_true(self: &Arc<Self>) -> bool {
         self.truth
+    }
+
+    /// Fails as a call of a real value does.
+    fn call(self: &Arc<Self>, _state: &mut State<'_, '_>, _arguments: &[Value]) -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::UnknownFunction, "a value of the event is not a function"))
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {

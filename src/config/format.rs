@@ -28,6 +28,9 @@ impl HandlerConfig {
         }
         let Some(template) = &self.template else { return };
         let Some(template) = at.valid(&["template"], Template::compile(template)) else { return };
+        for mistake in template.mistakes() {
+            at.error(&["template"], mistake.to_string());
+        }
         let mut unknown = template.unknown_names().peekable();
         if unknown.peek().is_none() {
             self.try_out(&template, at);
@@ -53,6 +56,8 @@ impl HandlerConfig {
                 }
             }
         }
+        // An unknown filter, test or method was already reported.
+        wrong.retain(|error| template.mistakes().is_empty() || !error.to_string().contains("unknown "));
         for error in wrong {
             at.error(&["template"], error.to_string());
         }

@@ -7,6 +7,7 @@ use super::*;
 use crate::{
     change::{Cause, Change},
     journal::testing::synced,
+    object::PathStep,
 };
 
 fn update() -> Event {
@@ -128,4 +129,166 @@ fn template_trial_accepts_any_object_field() {
     let unknown = "{% if not object.x %}{{ object.y | nope }}{% endif %}";
     assert!(try_out(unknown, ChangeKind::Added, true).is_ok());
     assert_eq!(try_out(unknown, ChangeKind::Added, false).unwrap_err().kind, TemplateErrorKind::Wrong);
+}
+
+#[track_caller]
+fn mistakes(text: &str) -> Vec<String> {
+    Template::compile(text).unwrap().mistakes().iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn unknown_methods_and_filters_are_found_in_all_branches() {
+    for (text, expected) in [
+        (
+            "{{ object.metadata.labels.items() }}",
+            "line 1, column 26: unknown method `.items()`: values have filters instead of methods; write `x | items`",
+        ),
+        ("{{ object.metadata.labels.get('a') }}", "`x.name | default(\"\")`"),
+        ("a\n{{ object.metadata.name.split('-') }}", "line 2, column 24: unknown method `.split()`"),
+        ("{{ cluster.upper() }}", "write `x | upper`"),
+        ("{{ object.metadata.name.upper() }}", "unknown method `.upper()`"),
+        ("{{ 'a'.frobnicate() }}", "unknown method `.frobnicate()`: values have filters instead of methods"),
+        ("{% for k in object.data %}{{ loop.items() }}{% endfor %}", "unknown method `.items()`"),
+        ("{% set name = object.metadata.name %}{% if type == 'x' %}{{ name.upper() }}{% endif %}", "`.upper()`"),
+        ("{% if type == 'x' %}{% elif type == 'y' %}{{ object.x | nope }}{% endif %}", "unknown filter `nope`"),
+        ("{{ (object.x is nope) if type == 'x' }}", "unknown test `nope`"),
+        ("{{ object.x | map('nope') | list }}", "unknown filter `nope`"),
+        ("{{ object.x | selectattr('a', 'nope') | list }}", "unknown test `nope`"),
+        ("{% macro m(x) %}{{ x.upper() }}{% endmacro %}", "`.upper()`"),
+        ("{{ object() }}", "`object` is a value, not a function"),
+        ("{{ self.x() }}", "unknown method `.x()`"),
+        ("{{ {'a': [cluster.lower()]} | tojson }}", "`.lower()`"),
+    ] {
+        let found = mistakes(text);
+        assert!(matches!(found.as_slice(), [one] if one.contains(expected)), "{text}: {found:?}");
+    }
+    assert_eq!(mistakes("{{ cluster.upper() }}{{ id.lower() }}").len(), 2);
+    for statement in ["include 'template'", "extends 'x'", "block a", "from 'x' import a", "import 'x' as x"] {
+        let error = Template::compile(&format!("a{{%- {statement} %}}")).unwrap_err();
+        assert!(error.to_string().contains("unknown statement"), "{error}");
+    }
+    for fine in [
+        "{% for k, v in object.metadata.labels | items %}{{ loop.cycle('a', 'b') }}{{ loop.changed(k) }}{{ v }}{% endfor %}",
+        "{% set ns = namespace(n=0) %}{% set ns.n = ns.n + 1 %}{{ ns.n }}{{ range(3) | list }}",
+        "{% macro hi(x) %}{{ x | upper }}{% endmacro %}{% set all = {'hi': hi} %}{{ hi('a') }}{{ all.hi('b') }}",
+        "{% for x in object.a recursive %}{{ loop(x.a) }}{% endfor %}{{ object.a | selectattr('b', 'eq', 1) | map('upper') }}",
+        "{{ object.a | map(attribute='b') | join(',') if object.a is defined else 'x' }}",
+    ] {
+        assert_eq!(mistakes(fine), [""; 0], "{fine}");
+    }
+}
+
+#[test]
+fn trial_is_as_strict_as_real_values() {
+    for (text, expected) in [
+        ("{% set call = object.x %}{{ call() }}", "not a function"),
+        ("{{ object.x | replace('a') }}", "missing argument"),
+        ("{{ object.x | upper(1, 2) }}", "too many arguments"),
+        ("{% for name in object.x %}{% set all = {'f': name} %}{{ all.g() }}{% endfor %}", "unknown method"),
+    ] {
+        let template = Template::compile(text).unwrap();
+        assert_eq!(template.mistakes(), []);
+        let tried = template.try_out(ChangeKind::Added, true).unwrap_err();
+        assert_eq!(tried.kind, TemplateErrorKind::Wrong, "{text}: {tried}");
+        assert!(tried.to_string().contains(expected), "{text}: {tried}");
+    }
+}
+
+/// Forms that nest without a limit in the parser of the template language, each with this many levels.
+fn nested(levels: usize) -> Vec<String> {
+    let chain = |before: &str, middle: &str, after: &str| format!("{{{{ {before}{}{after} }}}}", middle.repeat(levels));
+    vec![
+        chain("", "not ", "1"),
+        chain("", "- ", "1"),
+        chain("object", ".a", ""),
+        chain("object", "[0]", ""),
+        chain("object", "()", ""),
+        chain("object", "|string", ""),
+        chain("object", " is true", ""),
+        chain("1", "+1", ""),
+        chain("1", "**1", ""),
+        chain("1", " ~ 1", ""),
+        chain("1", " or 1", ""),
+        chain("1", " in [1]", ""),
+        chain("1 if 1 ", "else 1 if 1 ", ""),
+        chain("[1, ", "not ", "1]"),
+        format!("{{% set {}a{} = 1 %}}", "(".repeat(levels), ")".repeat(levels)),
+        format!("{{% set a{} = 1 %}}", ".a".repeat(levels)),
+        format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(levels)),
+        format!("{}{}", "{% if 1 %}".repeat(levels), "{% endif %}".repeat(levels)),
+        format!("{}{}", "{% for a in [1] %}".repeat(levels), "{% endfor %}".repeat(levels)),
+        format!("{{{{ {}1{} }}}}", "[".repeat(levels), "]".repeat(levels)),
+        format!("{{{{ {}1{} }}}}", "(".repeat(levels), ")".repeat(levels)),
+        format!("{{{{ {}1{} }}}}", "{1: ".repeat(levels), "} ".repeat(levels)),
+    ]
+}
+
+#[test]
+fn deep_nesting_is_error_instead_of_stack_overflow() {
+    let check = || {
+        for text in nested(50_000) {
+            let error = Template::compile(&text).unwrap_err();
+            assert_eq!(error.kind, TemplateErrorKind::Wrong);
+            assert!(error.place.is_some() && error.to_string().len() < 300, "{error}");
+        }
+        // What is accepted fits on the stack: compiled, tried and dropped.
+        for text in nested(tokens::LEVELS_MAX / 2).into_iter().chain(nested(tokens::LEVELS_MAX - 5)) {
+            if let Ok(template) = Template::compile(&text) {
+                drop(template.try_out(ChangeKind::Added, true));
+            }
+        }
+        for text in nested(30) {
+            assert!(Template::compile(&text).is_ok(), "{text}");
+        }
+        let flat = format!("{{{{ [{}] }}}}{}", "a.b.c, ".repeat(500), "{% if type %}{{ a.b }}{% endif %}".repeat(500));
+        assert!(Template::compile(&flat).is_ok());
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(check).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn endless_loops_and_huge_outputs_are_errors() {
+    let endless = "{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}";
+    let huge = "{% set a = 'x' * 1000000 %}{% for i in range(1000) %}{{ a }}{% endfor %}";
+    let long_range = "{{ range(100000) | list | length }}";
+    for (text, expected) in [
+        (endless, "takes more than 1000000 steps"),
+        (huge, "the output is larger than 64MiB"),
+        (long_range, "`range` has more than 10000 elements"),
+    ] {
+        let tried = Template::compile(text).unwrap().try_out(ChangeKind::Added, true).unwrap_err();
+        assert!(tried.to_string().contains(expected), "{tried}");
+        assert!(fails(text, &update()).to_string().contains(expected));
+    }
+    let steps = Template::compile(endless).unwrap().try_out(ChangeKind::Added, true).unwrap_err();
+    assert_eq!((steps.kind, steps.place.map(|(line, _)| line)), (TemplateErrorKind::Wrong, Some(1)));
+    let long = "{% for a in range(100) %}{% for b in range(1000) %}{{ b }}{% endfor %}{% endfor %}";
+    assert!(Template::compile(long).unwrap().try_out(ChangeKind::Added, true).is_ok());
+    assert!(fails("{% for a in [1] %}{{ loop.cycle() }}{% endfor %}", &update()).to_string().contains("panicked"));
+}
+
+#[test]
+fn template_uses_are_paths_with_elements_and_comparisons() {
+    let show = |used: &FieldUse| {
+        let step = |step: &PathStep| match step {
+            PathStep::Member(name) => name.to_string(),
+            PathStep::Each => "*".to_owned(),
+        };
+        let path: Vec<_> = used.path.iter().map(step).collect();
+        used.compared.as_ref().map_or_else(|| path.join("."), |text| format!("{}={text}", path.join(".")))
+    };
+    for (text, expected) in [
+        ("{{ object.a['b/c'].d | default(1) }}", "object.a object.a.b/c object.a.b/c.d"),
+        ("{% for c in object.a %}{{ c.b }}{% endfor %}{{ c.d }}", "object.a object.a.*.b"),
+        ("{% for k, v in object.a | items %}{{ k.x }}{{ v.y }}{% endfor %}", "object.a object.a.*.y"),
+        ("{% set a = object.a %}{{ a.b }}{% set a = 1 %}{{ a.c }}", "object.a object.a.b"),
+        ("{{ (object.a | first).b }}{{ object.c[0].d }}", "object.a object.a.*.b object.c object.c.* object.c.*.d"),
+        ("{% if type == 'x' or 'y' != type or type in ['z'] %}{% endif %}", "type=x type=y type=z"),
+        ("{{ changed_by.manger }}{{ changes[0].path }}", "changed_by.manger changes.* changes.*.path"),
+        ("{% macro m(object) %}{{ object.a }}{% endmacro %}", ""),
+    ] {
+        let uses: Vec<_> = Template::compile(text).unwrap().uses().iter().map(show).collect();
+        assert_eq!(uses.join(" "), expected, "{text}");
+    }
 }

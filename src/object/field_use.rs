@@ -1,0 +1,12 @@
+//! Uses of fields by an expression or a template.
+
+use super::PathStep;
+
+/// Use of a field by an expression or a template.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FieldUse {
+    /// Path of the field. Its first step is the name of a variable, such as `object`.
+    pub(crate) path: Vec<PathStep>,
+    /// Text that the field is compared with; `None` if it is used in another way.
+    pub(crate) compared: Option<Box<str>>,
+}
