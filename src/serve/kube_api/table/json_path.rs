@@ -8,6 +8,9 @@ use jsonpath_rust::{
 };
 use serde_json::Value;
 
+/// Maximum depth of parentheses. The parser tries each level of a call several times, so its time grows exponentially with the depth.
+const PARENTHESES_MAX: usize = 6;
+
 /// Path to values of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonPath(JpQuery);
@@ -21,6 +24,10 @@ impl JsonPath {
     /// Parses `{.metadata.name}`, `.metadata.name` or `metadata.name`.
     pub(crate) fn parse(text: &str) -> Result<Self, JsonPathError> {
         let inner = text.trim().strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text.trim());
+        if parentheses(inner) > PARENTHESES_MAX {
+            let expected = format!("expected at most {PARENTHESES_MAX} levels of parentheses");
+            return Err(JsonPathError(format!("of {} bytes, {expected}", text.len())));
+        }
         let path = standard(inner)?;
         let expected = "expected for instance {.metadata.name} or {.items[*].spec.nodeName}";
         parse_json_path(&path).map(Self).map_err(|_| JsonPathError(format!("{text:?}, {expected}")))
@@ -31,6 +38,20 @@ impl JsonPath {
         let found = js_path_process(&self.0, value).unwrap_or_default();
         found.into_iter().map(QueryRef::val).collect()
     }
+}
+
+/// Returns the depth of the parentheses of a path, including those in quoted text.
+fn parentheses(path: &str) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    for letter in path.bytes() {
+        match letter {
+            b'(' => depth += 1,
+            b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 /// Translates a path from kubectl's spelling to that of RFC 9535.
@@ -95,4 +116,23 @@ pub(crate) fn closing(text: &str, [open, close]: [char; 2]) -> Option<usize> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_calls_do_not_hang_parser() {
+        let nested =
+            |levels: usize, inner: &str| format!(".items[?{}{inner}{}]", "length(".repeat(levels), ")".repeat(levels));
+        for levels in [PARENTHESES_MAX + 1, 30, 120, 10_000] {
+            let error = JsonPath::parse(&nested(levels, "!")).unwrap_err().to_string();
+            assert!(error.contains("at most 6 levels of parentheses") && error.len() < 200, "{error}");
+        }
+        assert!(JsonPath::parse(&nested(PARENTHESES_MAX, "!")).is_err());
+        assert!(JsonPath::parse(".items[?(@.type==\"Ready\")].status").is_ok());
+        assert!(JsonPath::parse(&format!("{}.a{}", "[?@".repeat(50), "]".repeat(50))).is_ok());
+        assert!(JsonPath::parse(&format!("[?{}@.a{}]", "(".repeat(6), ")".repeat(6))).is_ok());
+    }
 }
