@@ -29,7 +29,7 @@ use std::{
 
 use crate::{
     build_info,
-    config::{Config, ConfigErrors, Kube, Loaded},
+    config::{CheckedConfig, Config, ConfigErrors, Kube, Loaded},
     engine::{EngineError, reload::ConfigFiles},
 };
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
@@ -226,6 +226,15 @@ impl ConfigArgs {
         let mut loaded = self.file.load()?;
         self.kube.apply(&mut loaded.config.kube);
         Ok(loaded)
+    }
+
+    /// Checks the configuration. Returns all errors, and the parts that have none. With `is_elsewhere`, ignores the environment of this
+    /// machine, and its files and secrets.
+    pub(crate) fn check(&self, is_elsewhere: bool) -> CheckedConfig {
+        let environment = (!is_elsewhere).then(crate::config::environment);
+        let mut checked = Config::check(&self.file.files, environment);
+        self.kube.apply(&mut checked.loaded.config.kube);
+        checked
     }
 
     /// Loads the configuration as another machine would: ignores the environment of this machine. Also returns the text of each

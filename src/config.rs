@@ -30,6 +30,8 @@ mod state;
 mod structure;
 mod telemetry;
 mod test_case;
+#[cfg(test)]
+mod tests;
 mod text;
 pub(crate) mod webhook;
 
@@ -139,7 +141,7 @@ pub struct Config {
 }
 
 /// Loaded configuration with its warnings.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Loaded {
     /// Configuration.
     pub config: Config,
@@ -176,6 +178,18 @@ impl Config {
         let mut layers = layers::Layers::of(paths);
         let texts = std::mem::take(&mut layers.texts);
         Ok((resolve(layers, ConfigPlace::Elsewhere)?, texts))
+    }
+
+    /// Checks files like [`Config::load`], or like [`Config::load_for_elsewhere`] without an environment. Returns all errors, and the
+    /// parts of the configuration that have none. Blocks the thread.
+    pub(crate) fn check<P: AsRef<Path>>(
+        paths: &[P],
+        environment: Option<impl IntoIterator<Item = (OsString, OsString)>>,
+    ) -> CheckedConfig {
+        let mut layers = layers::Layers::of(paths);
+        let place = if environment.is_some() { ConfigPlace::Here } else { ConfigPlace::Elsewhere };
+        layers.add_environment(environment.into_iter().flatten());
+        CheckedConfig::of(layers, place)
     }
 
     /// Parses a configuration from the text of one file, without the environment. Drops warnings.
@@ -273,31 +287,46 @@ pub(crate) enum ConfigPlace {
     Elsewhere,
 }
 
-fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigErrors> {
-    let (mut tree, positions) = layers.merged().map_err(|errors| ConfigErrors::new(errors, Vec::new()))?;
-    let mut report = Report::new(positions);
-    structure::check(schema::schema().as_value(), &mut tree, &mut report);
-    inherit(&mut tree);
-    let config = match serde_json::from_value::<Config>(Value::Object(tree)) {
-        Ok(config) => {
-            meaning::check(&config, place, &mut report);
-            config
-        }
-        // An error that the schema check did not find is also reported, but its message is less helpful.
-        Err(error) => {
-            report.errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
-            Config::default()
-        }
-    };
-    let Report { positions, errors, mut warnings, .. } = report;
-    // An inherited mistake is reported once, even if several entries inherit it.
-    warnings.sort();
-    warnings.dedup();
-    if errors.is_empty() {
-        Ok(Loaded { config, warnings, positions })
-    } else {
-        Err(ConfigErrors::new(errors, warnings))
+/// Configuration of which some parts may have errors. It lacks these parts.
+#[derive(Debug)]
+pub(crate) struct CheckedConfig {
+    /// The parts without errors, and the warnings.
+    pub(crate) loaded: Loaded,
+    /// All errors, in no order.
+    pub(crate) errors: Vec<Finding>,
+}
+
+impl CheckedConfig {
+    fn of(layers: layers::Layers, place: ConfigPlace) -> Self {
+        let (mut tree, mut report) = match layers.merged() {
+            Ok(merged) => merged,
+            // Without one of the layers, further checks would report what it contains as missing.
+            Err(errors) => return Self { loaded: Loaded::default(), errors },
+        };
+        structure::check(schema::schema().as_value(), &mut tree, &mut report);
+        inherit(&mut tree);
+        let config = match serde_json::from_value::<Config>(Value::Object(tree)) {
+            Ok(config) => {
+                meaning::check(&config, place, &mut report);
+                config
+            }
+            // An error that the schema check did not find is also reported, but its message is less helpful.
+            Err(error) => {
+                report.errors.push(Finding::new(ValueOrigin::Nowhere, String::new(), error.to_string()));
+                Config::default()
+            }
+        };
+        let Report { positions, errors, mut warnings, .. } = report;
+        // An inherited mistake is reported once, even if several entries inherit it.
+        warnings.sort();
+        warnings.dedup();
+        Self { loaded: Loaded { config, warnings, positions }, errors }
     }
+}
+
+fn resolve(layers: layers::Layers, place: ConfigPlace) -> Result<Loaded, ConfigErrors> {
+    let CheckedConfig { loaded, errors } = CheckedConfig::of(layers, place);
+    if errors.is_empty() { Ok(loaded) } else { Err(ConfigErrors::new(errors, loaded.warnings)) }
 }
 
 /// Fills missing values of entries from `[defaults]`.

@@ -2,6 +2,7 @@
 
 mod file;
 mod print;
+mod yaml;
 
 use std::{
     collections::BTreeMap,

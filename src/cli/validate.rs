@@ -6,7 +6,9 @@ use std::{
 };
 
 use crate::{
-    config::{self, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
+    config::{
+        self, CheckedConfig, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin,
+    },
     discovery::{self, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };
@@ -25,8 +27,8 @@ const NAMED_MAX: usize = 8;
 
 /// Checks a configuration and reports all errors at once, with file, line, key and the nearest valid name.
 ///
-/// The command asks the API server which types each `match` selects, which `fields` they do not support, and which of them
-/// this user may not list or watch. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has
+/// The command asks the API server which types each `match` selects, which `fields` they do not support, which of them this
+/// user may not list or watch. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has
 /// errors, and 1 if the server cannot be reached.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
@@ -55,28 +57,27 @@ pub(crate) struct ValidateArgs {
 
 /// Checks a configuration.
 pub(crate) async fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
-    let mut verdict = Verdict::default();
-    let (mut valid, mut asked) = (String::new(), Ok(()));
-    let loaded =
-        if args.elsewhere { args.config.load_for_elsewhere().map(|(loaded, _)| loaded) } else { args.config.load() };
-    match loaded {
-        Ok(loaded) => {
-            verdict.errors = found_here(args, &loaded);
-            verdict.warnings.clone_from(&loaded.warnings);
-            if verdict.errors.is_empty() && !args.offline {
-                asked = ask_the_server(&loaded, &mut verdict).await;
-            }
-            if asked.is_ok() && args.output == TextOutput::Text {
-                verdict.print_types(&loaded)?;
-            }
-            let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
-            let resources = report::counted(loaded.config.resources.len(), "resource");
-            valid = format!("{resources}, {}", report::counted(handlers, "handler"));
-        }
-        Err(ConfigErrors { errors, more, warnings }) => {
-            (verdict.errors, verdict.more, verdict.warnings) = (errors, more, warnings);
-        }
+    let CheckedConfig { loaded, errors } = args.config.check(args.elsewhere);
+    let is_complete = errors.is_empty();
+    let ConfigErrors { errors, more, warnings } = ConfigErrors::new(errors, loaded.warnings.clone());
+    let mut verdict = Verdict { errors, more, warnings, ..Verdict::default() };
+    verdict.errors.extend(found_here(args, &loaded));
+    let is_fine_here = verdict.errors.is_empty();
+    let mut asked = Ok(());
+    if !args.offline && !loaded.config.resources.is_empty() {
+        asked = ask_the_server(&loaded, is_complete, &mut verdict).await;
     }
+    if let Some(error) = asked.as_ref().err().filter(|_| !is_fine_here) {
+        let message = format!("the checks that need the API server were skipped: {error:#}");
+        verdict.notes.push(Finding::new(ValueOrigin::Nowhere, String::new(), message));
+        asked = Ok(());
+    }
+    if is_fine_here && asked.is_ok() && args.output == TextOutput::Text {
+        verdict.print_types(&loaded)?;
+    }
+    let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
+    let resources = report::counted(loaded.config.resources.len(), "resource");
+    let valid = format!("{resources}, {}", report::counted(handlers, "handler"));
     if args.strict {
         verdict.errors.append(&mut verdict.warnings);
         verdict.errors.append(&mut verdict.notes);
@@ -128,7 +129,9 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
     missing
 }
 
-async fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Result<()> {
+/// Adds the findings of the checks that need the API server. Checks of types that are selected together are skipped if a part of the
+/// configuration has errors, because the selection then lacks types.
+async fn ask_the_server(loaded: &Loaded, is_complete: bool, verdict: &mut Verdict) -> anyhow::Result<()> {
     let server = ServerArgs::of(&loaded.config.kube, " (use --offline to skip the checks that need it)")?;
     let (_, selection) = server.select(&loaded.config).await?;
     let entries = &loaded.config.resources;
@@ -138,8 +141,10 @@ async fn ask_the_server(loaded: &Loaded, verdict: &mut Verdict) -> anyhow::Resul
         verdict.unmatched(loaded, entry, *pattern, resolution);
     }
     verdict.overlaps(loaded, &selection);
-    verdict.excludes(loaded, &selection);
-    verdict.namespaces_of_nothing(loaded);
+    if is_complete {
+        verdict.excludes(loaded, &selection);
+        verdict.namespaces_of_nothing(loaded);
+    }
     verdict.left_to_others(loaded, &selection);
     verdict.refusals(loaded);
     verdict.unsupported_fields(loaded, &server).await;

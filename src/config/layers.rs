@@ -22,6 +22,7 @@ use toml::{
 use super::{
     error::{Finding, ValueOrigin},
     key_path::KeyPath,
+    report::Report,
     secret::{self, MASK},
 };
 use crate::regular_file;
@@ -147,6 +148,10 @@ pub(crate) struct Layers {
     /// Elements of [`COLLECTED`] in the layers that were added so far.
     collected: Vec<Value>,
     errors: Vec<Finding>,
+    /// Keys whose values have errors. The values are cut.
+    cut: Vec<KeyPath>,
+    /// Set if a layer cannot be read at all. Then the merged tree would lack its values.
+    lacks_layer: bool,
     count: usize,
     /// Files that were read.
     pub(crate) texts: Vec<(PathBuf, String)>,
@@ -180,6 +185,7 @@ impl Layers {
     }
 
     fn unreadable(&mut self, path: &Path, message: &str) {
+        self.lacks_layer = true;
         self.error(ValueOrigin::Unreadable(path.display().to_string().into()), String::new(), message);
     }
 
@@ -193,11 +199,13 @@ impl Layers {
         let file = Text::new(self.count, name, text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
+            self.lacks_layer = true;
             self.errors.extend(file.syntax_errors(&errors, &secret::printable_lines(text)));
             return;
         }
         let collected = self.collected.len();
-        let mut walk = Walk { file: &file, positions: &mut self.positions, errors: &mut self.errors, collected };
+        let Self { positions, errors, cut, .. } = self;
+        let mut walk = Walk { file: &file, positions, errors, cut, collected };
         let mut layer = walk.table(table.get_ref(), &KeyPath::default());
         if let Some(Value::Array(more)) = layer.get_mut(COLLECTED) {
             self.collected.append(more);
@@ -247,9 +255,12 @@ impl Layers {
         }
     }
 
-    /// Returns the merged tree.
-    pub(crate) fn merged(self) -> Result<(Map<String, Value>, Positions), Vec<Finding>> {
-        if !self.errors.is_empty() {
+    /// Returns the merged tree, and a report with the errors in the layers so far. Values with errors are cut.
+    ///
+    /// # Errors
+    /// Fails with all errors if a layer cannot be read.
+    pub(crate) fn merged(self) -> Result<(Map<String, Value>, Report), Vec<Finding>> {
+        if self.lacks_layer {
             return Err(self.errors);
         }
         let merged = self.builder.build().and_then(config::Config::try_deserialize);
@@ -258,7 +269,10 @@ impl Layers {
         if let Some(Value::Array(collected)) = tree.get_mut(COLLECTED) {
             *collected = self.collected;
         }
-        Ok((tree, self.positions))
+        Ok((
+            tree,
+            Report { errors: self.errors, reported: self.cut.into_iter().collect(), ..Report::new(self.positions) },
+        ))
     }
 }
 
@@ -392,47 +406,50 @@ struct Walk<'a> {
     file: &'a Text<'a>,
     positions: &'a mut Positions,
     errors: &'a mut Vec<Finding>,
+    cut: &'a mut Vec<KeyPath>,
     /// Number of elements of [`COLLECTED`] in earlier layers.
     collected: usize,
 }
 
 impl Walk<'_> {
     fn table(&mut self, table: &DeTable<'_>, path: &KeyPath) -> Map<String, Value> {
-        let members = table.iter().map(|(key, value)| {
+        let members = table.iter().filter_map(|(key, value)| {
             let origin = self.file.origin(key.span().start);
-            (key.get_ref().to_string(), self.value(value, origin, &path.child(key.get_ref())))
+            Some((key.get_ref().to_string(), self.value(value, origin, &path.child(key.get_ref()))?))
         });
         members.collect()
     }
 
-    fn value(&mut self, value: &Spanned<DeValue<'_>>, key: ValueOrigin, path: &KeyPath) -> Value {
+    /// Converts a value; returns `None` for a value with an error.
+    fn value(&mut self, value: &Spanned<DeValue<'_>>, key: ValueOrigin, path: &KeyPath) -> Option<Value> {
         let span = value.span();
         let is_table = value.get_ref().is_table();
         // The origin of a table is its header, because the span of the value may end on any line of the table.
         let origin = if is_table { key.clone() } else { self.file.origin(span.start) };
         self.positions.record(path.clone(), Place { key, value: origin.clone(), is_table });
         let number = match value.get_ref() {
-            DeValue::Table(table) => return self.table(table, path).into(),
+            DeValue::Table(table) => return Some(self.table(table, path).into()),
             DeValue::Array(elements) => {
                 let before = if *path == KeyPath::new(&[COLLECTED]) { self.collected } else { 0 };
-                let elements = (before..).zip(elements.iter()).map(|(i, element)| {
+                let elements = (before..).zip(elements.iter()).filter_map(|(i, element)| {
                     let origin = self.file.origin(element.span().start);
                     self.value(element, origin, &path.element(i))
                 });
-                return elements.collect();
+                return Some(elements.collect());
             }
-            DeValue::String(text) => return (**text).into(),
-            DeValue::Boolean(value) => return (*value).into(),
-            DeValue::Datetime(time) => return time.to_string().into(),
+            DeValue::String(text) => return Some((**text).into()),
+            DeValue::Boolean(value) => return Some((*value).into()),
+            DeValue::Datetime(time) => return Some(time.to_string().into()),
             DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix()).ok().map(Value::from),
             DeValue::Float(number) => read_float(number.as_str()),
         };
-        number.unwrap_or_else(|| {
+        if number.is_none() {
             let number = if path.has_secret_name() { MASK } else { &self.file.content[span] };
             let message = format!("the number {number} is too large");
             self.errors.push(Finding::new(origin, path.to_string(), message));
-            Value::Null
-        })
+            self.cut.push(path.clone());
+        }
+        number
     }
 }
 

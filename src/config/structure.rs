@@ -181,10 +181,9 @@ impl<'a> Checker<'a> {
         self.value(schema, entry, &path) && is_right
     }
 
-    /// Checks a table whose `type` decides which keys are valid. Without `type`, a key is valid if it is valid for one of the
-    /// types. If `type` is an unknown name, this name is reported, and keys that no type has are cut without a message.
+    /// Checks a table whose `type` decides which keys are valid. Without a known `type`, a key is valid if it is valid for one of
+    /// the types.
     fn variant(&mut self, variants: &'a [Value], table: &mut Map<String, Value>, path: &KeyPath) -> bool {
-        let is_named = table.contains_key("type");
         let chosen = table.get("type").and_then(Value::as_str);
         let chosen = chosen.and_then(|name| variants.iter().find(|variant| type_of(variant) == Some(name)));
         let possible = chosen.map_or(variants, std::slice::from_ref);
@@ -197,7 +196,6 @@ impl<'a> Checker<'a> {
         table.retain(|key, value| match schema_of(key) {
             _ if key == "type" => true,
             Some(schema) => self.value(schema, value, &path.child(key)),
-            None if is_named && chosen.is_none() => false,
             None => self.unknown_key(key, known, chosen.map(|_| variants), path),
         });
         if let Some(schema) = chosen {

@@ -221,6 +221,30 @@ fn selectors_refused_by_real_server_are_errors() {
 }
 
 #[test]
+fn mistakes_in_file_do_not_hide_missing_types() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!(
+        "[resources.w]\nmatch = [\"gadgets\"]\non_missing = \"fail\"\n[resources.x]\nmatch = [\"pods\"]\nnamespaces = [\"nope\"]\n\
+         {OUT}intial = \"send\"\n[handlers.b]\ntype = \"stdot\"\nbufer = {{}}\n"
+    );
+    let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 2, "{stderr}");
+    for line in [
+        "handlers.out.intial: unknown key; did you mean `initial`?",
+        "handlers.b.type: expected one of",
+        "handlers.b.bufer: unknown key; did you mean `buffer`?",
+        "error: v.toml:2:10: resources.w.match[0]: \"gadgets\": the server serves no such type",
+        "namespace `nope` does not exist now",
+        "cannot be used: 4 errors, 1 warning\n",
+    ] {
+        assert!(stderr.contains(line), "no {line:?} in\n{stderr}");
+    }
+    let (code, _, stderr) = validate(dir.path(), "none", &config);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("note: configuration: the checks that need the API server were skipped: "), "{stderr}");
+}
+
+#[test]
 fn unwritable_state_directory_is_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();

@@ -3,12 +3,12 @@
 use std::{fs, path::Path};
 
 use crate::{engine::dry_run::DryState, handler::stdout::line::printable};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-/// Maximum depth of nested collections, the same as in `serde_json`.
-const DEPTH_MAX: usize = 128;
+use super::yaml;
 
-/// Reads the objects of a file: one object, several documents, or a `List` as kubectl prints it. Blocks the thread.
+/// Reads the objects of a file: one object, several documents, or a list: a `List` as kubectl prints it, or a `PodList` as the API
+/// server sends it. Blocks the thread.
 ///
 /// # Errors
 /// Returns an error message that names the file.
@@ -24,14 +24,9 @@ fn objects(text: &str) -> Result<Vec<DryState>, String> {
     let mut states = Vec::new();
     for (number, document) in (1..).zip(documents) {
         let place = if several { format!("document {number}: ") } else { String::new() };
-        match document {
-            Value::Object(mut list) if list.get("kind").is_some_and(|kind| kind == "List") => {
-                let Some(Value::Array(items)) = list.remove("items") else { continue };
-                for (position, item) in items.into_iter().enumerate() {
-                    states.push(DryState::new(item).map_err(|error| format!("{place}items[{position}]: {error}"))?);
-                }
-            }
-            object => states.push(DryState::new(object).map_err(|error| format!("{place}{error}"))?),
+        for (position, object) in items(document) {
+            let item = position.map(|position| format!("items[{position}]: ")).unwrap_or_default();
+            states.push(DryState::new(object).map_err(|error| format!("{place}{item}{error}"))?);
         }
     }
     if states.is_empty() {
@@ -40,44 +35,54 @@ fn objects(text: &str) -> Result<Vec<DryState>, String> {
     Ok(states)
 }
 
+/// Returns the items of a list with their positions, or the object itself.
+fn items(document: Value) -> Vec<(Option<usize>, Value)> {
+    let mut list = match document {
+        Value::Object(list) if is_list(&list) => list,
+        object => return vec![(None, object)],
+    };
+    let kind = list.get("kind").and_then(Value::as_str).and_then(|kind| kind.strip_suffix("List"));
+    let kind = kind.filter(|kind| !kind.is_empty()).map(Value::from);
+    let version = list.get("apiVersion").filter(|_| kind.is_some()).cloned();
+    let Some(Value::Array(mut items)) = list.remove("items") else { return Vec::new() };
+    // The API server leaves out what is the same for all items.
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        for (key, value) in [("kind", &kind), ("apiVersion", &version)] {
+            if let Some(value) = value {
+                item.entry(key).or_insert_with(|| value.clone());
+            }
+        }
+    }
+    items.into_iter().enumerate().map(|(position, item)| (Some(position), item)).collect()
+}
+
+/// Returns true for a `List`, and for a list of one kind, such as `PodList`. An object of a kind such as `AccessList` has a name.
+fn is_list(object: &Map<String, Value>) -> bool {
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let has_name = object.get("metadata").is_some_and(|metadata| metadata.get("name").is_some());
+    kind == "List" || kind.ends_with("List") && object.get("items").is_some_and(Value::is_array) && !has_name
+}
+
 /// Parses one or several documents in JSON or YAML. If a text begins like JSON but is not valid JSON, parses it as YAML.
 fn documents(text: &str) -> Result<Vec<Value>, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let begin = text.trim_start();
     if !begin.starts_with(['{', '[']) {
-        return yaml(text).map_err(|error| format!("neither YAML nor JSON: {error}"));
+        return yaml::parse(text).map_err(|error| format!("neither YAML nor JSON: {error}"));
     }
     let json: Result<Vec<Value>, serde_json::Error> =
         serde_json::Deserializer::from_str(text).into_iter::<Value>().collect();
     json.or_else(|json| {
         let is_like_json = begin[1..].trim_start().starts_with(['"', '{', '[']);
-        yaml(text).map_err(|yaml| {
+        yaml::parse(text).map_err(|yaml| {
             if is_like_json { format!("invalid JSON: {json}") } else { format!("neither YAML nor JSON: {yaml}") }
         })
     })
 }
 
-/// Parses YAML like kubectl: `0644` is 420. The size of a file is not limited.
-fn yaml(text: &str) -> Result<Vec<Value>, String> {
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_events: usize::MAX,
-            max_documents: usize::MAX,
-            max_nodes: usize::MAX,
-            max_total_scalar_bytes: usize::MAX,
-            max_depth: DEPTH_MAX,
-        },
-        legacy_octal_numbers: true,
-    };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let error = error.to_string();
-        error.lines().next().unwrap_or_default().to_owned()
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::yaml::DEPTH_MAX, *};
 
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
 
@@ -91,6 +96,13 @@ mod tests {
             ("\u{feff} {\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"}}".to_owned(), 1),
             (r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#.repeat(2), 2),
             ("{apiVersion: v1, kind: Pod, metadata: {name: a}}".to_owned(), 1),
+            (
+                r#"{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}"#
+                    .to_owned(),
+                2,
+            ),
+            ("kind: PodList\napiVersion: v1\nitems: []\n---\n{}".replace("{}", POD), 1),
+            ("kind: AccessList\napiVersion: example.com/v1\nmetadata: {name: a}\nitems: [1]".to_owned(), 1),
             ("{\"apiVersion\": v1, kind: Pod, metadata: {name: a}}\n---\n{}".replace("{}", POD), 2),
         ] {
             assert_eq!(objects(&text).unwrap().len(), count, "{text}");
@@ -132,8 +144,40 @@ mod tests {
     #[test]
     fn yaml_values_match_kubernetes() {
         let text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n  labels: {on: \"yes\", v: \"1.0\"}\nspec: {a: true, b: 3, c: 1.5, d: null, e: no}\n";
-        let expected = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"on":"yes","v":"1.0"}},"spec":{"a":true,"b":3,"c":1.5,"d":null,"e":false}}"#;
+        let expected = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"true":"yes","v":"1.0"}},"spec":{"a":true,"b":3,"c":1.5,"d":null,"e":false}}"#;
         assert_eq!(objects(text), objects(expected));
+    }
+
+    #[test]
+    fn yaml_keys_match_kubernetes() {
+        let text = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a}}\ndata: {{{data}}}\n");
+        for (yaml, expected) in [
+            ("on: a, y: b", "the key \"true\" occurs twice"),
+            ("n: a, 1: b, 1.5: c, 0644: d, \"yes\": e", ""),
+            ("~: a", "expected a text as a key, found null"),
+            ("a: 1, a: 2", "duplicate mapping key: a"),
+        ] {
+            let read = objects(&text(yaml));
+            match read {
+                Ok(read) => assert_eq!(Ok(read), objects(&text(r#""false": a, "1": b, "1.5": c, "420": d, "yes": e"#))),
+                Err(error) => {
+                    assert!(!expected.is_empty() && error.contains(expected), "{yaml}: {error}");
+                    assert!(!error.contains("Policy") && !error.contains("Options"), "{error}");
+                }
+            }
+        }
+        assert_eq!(objects(&text("on: a")), objects(&text("\"true\": a")));
+    }
+
+    #[test]
+    fn items_of_typed_list_get_its_kind() {
+        let pod = r#""metadata":{"name":"a"}"#;
+        let list = format!(
+            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"7"}},"items":[{{{pod}}}]}}"#
+        );
+        assert_eq!(objects(&list), objects(&format!(r#"{{"kind":"Pod","apiVersion":"v1",{pod}}}"#)));
+        let error = objects(&list.replace("\"name\"", "\"nam\"")).unwrap_err();
+        assert!(error.starts_with("items[0]: "), "{error}");
     }
 
     #[test]
