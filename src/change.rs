@@ -1,11 +1,11 @@
 //! Changes of a cache. The indexer makes them, the journal keeps them, handlers receive them.
 
-use strum::{EnumDiscriminants, EnumString, IntoStaticStr};
+use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantNames};
 
 use crate::object::{Object, ResourceVersion};
 
 /// Source of a change: the attribute `cause` of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "lowercase")]
 #[non_exhaustive]
 pub enum Cause {

@@ -13,6 +13,7 @@ mod engine;
 mod error;
 mod exec;
 mod external;
+mod fields;
 mod format;
 mod handler;
 mod http;
@@ -48,6 +49,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload};
+pub(crate) use error::suggestion;
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
 pub use external::External;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};

@@ -7,6 +7,8 @@
 //! pattern     a type in kubectl's syntax (pure)
 //! selection   select: which entry watches which type (pure)
 //! assumed     Assumed: a catalog without access to a server (pure)
+//! openapi     Schemas: the fields of the types of one group and version (pure)
+//! schema_reader  SchemaReader: requests the schemas of a server
 //! ask         discover, cluster_uid, allowed, refused_fields: the requests
 //! ```
 //!
@@ -18,7 +20,9 @@ mod assumed;
 mod built_in;
 mod catalog;
 mod documents;
+mod openapi;
 mod pattern;
+mod schema_reader;
 mod selection;
 #[cfg(test)]
 mod tests;
@@ -30,5 +34,7 @@ pub use ask::{
 pub use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;
 pub use catalog::{Catalog, Resolution, ServedType, TypeIdentity, Unavailable, identity};
+pub use openapi::{FieldPresence, KnownValue, Schemas};
 pub use pattern::{Pattern, PatternError};
+pub use schema_reader::SchemaReader;
 pub use selection::{Conflict, Owned, PatternPlace, Selection, Unmatched, WantedEntry, depends_on_crds, select};

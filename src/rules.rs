@@ -43,7 +43,7 @@ use self::{
 };
 use crate::{
     journal::{ChangeKind, ReaderFilter, Record},
-    object::{FieldPath, Object, difference::paths_between, scan::ScanError},
+    object::{FieldPath, FieldUse, Object, difference::paths_between, scan::ScanError},
 };
 
 /// Variables of a handler's rule.
@@ -121,6 +121,11 @@ impl Rules {
     /// elements, the result contains only the path of the list.
     pub fn fields(&self) -> Vec<Vec<&str>> {
         self.when.as_ref().map(When::fields).unwrap_or_default()
+    }
+
+    /// Returns the fields that `when` uses, with their variables.
+    pub(crate) fn uses(&self) -> &[FieldUse] {
+        self.when.as_ref().map_or(&[], When::uses)
     }
 
     /// Returns true if there are no rules, so that every change matches.

@@ -1,5 +1,7 @@
 //! `deltabus validate`: reports all errors of a configuration at once, also those that need the API server.
 
+mod fields;
+
 use std::{
     io::{self, Write as _},
     path::Path,
@@ -28,7 +30,7 @@ const NAMED_MAX: usize = 8;
 /// Checks a configuration and reports all errors at once, with file, line, key and the nearest valid name.
 ///
 /// The command asks the API server which types each `match` selects, which `fields` they do not support, which of them this
-/// user may not list or watch. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has
+/// user may not list or watch, and which paths no object of these types has. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has
 /// errors, and 1 if the server cannot be reached.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
@@ -77,7 +79,11 @@ pub(crate) async fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     }
     let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
     let resources = report::counted(loaded.config.resources.len(), "resource");
-    let valid = format!("{resources}, {}", report::counted(handlers, "handler"));
+    let mut valid = format!("{resources}, {}", report::counted(handlers, "handler"));
+    if args.offline {
+        let fields = if fields::names_fields(&loaded) { ", and the fields of objects" } else { "" };
+        valid.push_str(&format!("; not checked without the API server: types, rights, namespaces{fields}"));
+    }
     if args.strict {
         verdict.errors.append(&mut verdict.warnings);
         verdict.errors.append(&mut verdict.notes);
@@ -149,6 +155,9 @@ async fn ask_the_server(loaded: &Loaded, is_complete: bool, verdict: &mut Verdic
     verdict.refusals(loaded);
     verdict.unsupported_fields(loaded, &server).await;
     verdict.absent_namespaces(loaded, &server).await;
+    let fields::FieldFindings { warnings, notes } = fields::check(loaded, &server.client, &selection.owned).await;
+    verdict.warnings.extend(warnings);
+    verdict.notes.extend(notes);
     Ok(())
 }
 

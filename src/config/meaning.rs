@@ -186,6 +186,7 @@ impl Checker<'_> {
             self.dead_letter(at, name, handler);
             self.sink(at, handler);
             handler.check_format(at);
+            handler.check_fields(at);
             self.without_old(at, handler);
             lists_without_star(at, "changed", &handler.options.changed);
             self.never_deleted(at, handler);

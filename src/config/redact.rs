@@ -67,6 +67,13 @@ pub struct RedactedPath {
     pub only_where: Option<String>,
 }
 
+impl RedactedPath {
+    /// Returns true if the values of this entry's objects are redacted.
+    pub(crate) fn means(&self, entry: &str) -> bool {
+        means_entry(&self.resources, entry)
+    }
+}
+
 impl Redact {
     /// Returns true if digests may replace any values.
     pub fn makes_digests(&self) -> bool {
@@ -87,7 +94,7 @@ impl Redact {
             let wants_digests = self.secrets == SecretValues::Hmac && mode == Mode::Full;
             rules = Rule::of_secrets(if wants_digests { Treatment::Hmac } else { Treatment::Drop });
         }
-        let of_entry = self.paths.iter().filter(|wanted| means_entry(&wanted.resources, entry));
+        let of_entry = self.paths.iter().filter(|wanted| wanted.means(entry));
         // Invalid paths were refused when the configuration was loaded.
         rules.extend(of_entry.filter_map(|wanted| {
             let path = FieldPath::parse(&wanted.path).ok()?;

@@ -17,7 +17,7 @@ use super::{
 use crate::{client_error::describe, object::ResourceType};
 
 /// Timeout of one answer. If an aggregated API is down, the API server itself waits up to 30 s.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// Maximum number of concurrent requests.
 const REQUESTS_MAX: usize = 8;
@@ -36,7 +36,7 @@ pub struct DiscoveryError {
 }
 
 impl DiscoveryError {
-    fn of_client(path: &str, error: &kube::Error) -> Self {
+    pub(super) fn of_client(path: &str, error: &kube::Error) -> Self {
         let (code, said) = match error {
             kube::Error::Api(status) => {
                 (Some(status.code), format!("HTTP {} {}: {}", status.code, status.reason, status.message.trim()))

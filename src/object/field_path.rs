@@ -91,6 +91,11 @@ impl FieldPath {
         (steps.len() > self.steps.len()).then_some(Self { steps })
     }
 
+    /// Returns the path with these steps, of which there is at least one.
+    pub(crate) fn from_steps(steps: &[PathStep]) -> Self {
+        Self { steps: steps.to_vec() }
+    }
+
     /// Returns the steps; there is at least one.
     pub(crate) fn steps(&self) -> &[PathStep] {
         &self.steps

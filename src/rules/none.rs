@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use super::{RuleError, RuleLimits, RuleVerdict, subject::Subject};
-use crate::build_info;
+use crate::{build_info, object::FieldUse};
 
 #[derive(Debug)]
 pub(super) struct When(Infallible);
@@ -18,6 +18,10 @@ impl When {
     }
 
     pub(super) fn fields(&self) -> Vec<Vec<&str>> {
+        match self.0 {}
+    }
+
+    pub(super) fn uses(&self) -> &[FieldUse] {
         match self.0 {}
     }
 

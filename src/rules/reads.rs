@@ -5,6 +5,8 @@ use cel::{
     common::ast::{CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, operators},
 };
 
+use crate::object::{FieldUse, PathStep};
+
 /// Part of a value that is read.
 ///
 /// The existence and type of a value are always read, and a scalar is read as a whole. An expression does not show whether a
@@ -39,6 +41,27 @@ impl Part {
         }
     }
 
+    /// Collects the paths to the innermost parts, with their elements.
+    fn collect_uses(&self, path: &mut Vec<PathStep>, uses: &mut Vec<FieldUse>) {
+        if self.members.is_empty() && self.elements.is_none() {
+            uses.push(FieldUse { path: path.clone(), compared: None });
+        }
+        for (name, part) in &self.members {
+            // `"a" in x` looks for a key of a map or an element of a list, and only the latter is no field.
+            if self.elements.is_some() && *part == Self::default() {
+                continue;
+            }
+            path.push(PathStep::Member(name.clone()));
+            part.collect_uses(path, uses);
+            path.pop();
+        }
+        if let Some(elements) = &self.elements {
+            path.push(PathStep::Each);
+            elements.collect_uses(path, uses);
+            path.pop();
+        }
+    }
+
     fn at(&mut self, place: &[Step<'_>]) -> &mut Self {
         let Some((step, rest)) = place.split_first() else { return self };
         let below = match *step {
@@ -62,26 +85,33 @@ pub(super) struct Reads {
     pub(super) object: Part,
     /// Part of `old`.
     pub(super) old: Part,
+    /// Uses of the fields of all variables, sorted, each once.
+    pub(super) uses: Vec<FieldUse>,
 }
 
 impl Reads {
     pub(super) fn of(expression: &IdedExpr) -> Self {
         let mut reader = Reader::default();
         reader.used(expression);
-        let [object, old] = VARIABLES.map(|name| reader.variables.member(name.as_bytes()).cloned().unwrap_or_default());
-        Self { object, old }
+        let part = |name: &str| reader.variables.member(name.as_bytes()).cloned().unwrap_or_default();
+        let (object, old) = (part("object"), part("old"));
+        let mut uses = reader.compared;
+        reader.variables.collect_uses(&mut Vec::new(), &mut uses);
+        uses.sort_unstable();
+        uses.dedup();
+        Self { object, old, uses }
     }
 
     /// Returns the reads of an expression that reads both objects as a whole.
     #[cfg(test)]
     pub(super) fn all() -> Self {
         let all = || Part { whole: true, ..Part::default() };
-        Self { object: all(), old: all() }
+        Self { object: all(), old: all(), uses: Vec::new() }
     }
 }
 
 /// Variables whose parts are followed.
-const VARIABLES: [&str; 2] = ["object", "old"];
+const VARIABLES: [&str; 4] = ["object", "old", "type", "changed_by"];
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step<'a> {
@@ -89,6 +119,15 @@ pub(super) enum Step<'a> {
     Member(&'a str),
     /// Any of the elements.
     Element,
+}
+
+impl Step<'_> {
+    fn as_path_step(&self) -> PathStep {
+        match *self {
+            Self::Member(name) => PathStep::Member(name.into()),
+            Self::Element => PathStep::Each,
+        }
+    }
 }
 
 /// Path from a variable to a value. The first step is the variable. `Step::Element` means any element, because the reads of one
@@ -104,6 +143,8 @@ pub(super) struct Reader<'a> {
     /// Names of the variables of enclosing macros, with the locations of their values. `None` for a value that is not part of
     /// `object` or `old`, or whose reads are already recorded.
     bound: Vec<(&'a str, Option<Place<'a>>)>,
+    /// Comparisons of parts with texts.
+    compared: Vec<FieldUse>,
 }
 
 impl<'a> Reader<'a> {
@@ -128,6 +169,7 @@ impl<'a> Reader<'a> {
     }
 
     fn call(&mut self, expression: &'a IdedExpr, call: &'a CallExpr) {
+        self.compare(call);
         match (call.func_name.as_str(), call.target.as_deref(), call.args.as_slice()) {
             ("size", Some(measured), []) | ("size", None, [measured]) => {
                 self.gone_over(measured);
@@ -146,6 +188,24 @@ impl<'a> Reader<'a> {
             }
             _ => children(expression).into_iter().for_each(|child| self.used(child)),
         }
+    }
+
+    /// Records a comparison of a part with a text, or with each text of a list.
+    fn compare(&mut self, call: &'a CallExpr) {
+        let (part, texts) = match (call.func_name.as_str(), call.args.as_slice()) {
+            (operators::EQUALS | operators::NOT_EQUALS, [one, other]) => match (text(one), text(other)) {
+                (None, Some(literal)) => (one, vec![literal]),
+                (Some(literal), None) => (other, vec![literal]),
+                _ => return,
+            },
+            (operators::IN, [sought, IdedExpr { expr: Expr::List(list), .. }]) => {
+                (sought, list.elements.iter().filter_map(text).collect())
+            }
+            _ => return,
+        };
+        let Some(place) = self.place(part) else { return };
+        let path = || place.iter().map(Step::as_path_step).collect();
+        self.compared.extend(texts.into_iter().map(|text| FieldUse { path: path(), compared: Some(text.into()) }));
     }
 
     /// Records the reads of a macro.
@@ -276,6 +336,29 @@ mod tests {
         check("object == old", "!", "!");
         check("[object].exists(o, o.a == 1)", "!", "");
         check("{'a': object.b}.a == 1 && object.?c.orValue(1) == 1", "!{b!}", "");
+    }
+
+    #[test]
+    fn uses_are_paths_with_elements_and_comparisons() {
+        let show = |used: &FieldUse| {
+            let step = |step: &PathStep| match step {
+                PathStep::Member(name) => name.to_string(),
+                PathStep::Each => "*".to_owned(),
+            };
+            let path: Vec<_> = used.path.iter().map(step).collect();
+            used.compared.as_ref().map_or_else(|| path.join("."), |text| format!("{}={text}", path.join(".")))
+        };
+        let check = |expression: &str, expected: &[&str]| {
+            let program = cel::Env::stdlib().compile(expression).expect(expression);
+            let uses: Vec<_> = Reads::of(program.expression()).uses.iter().map(show).collect();
+            assert_eq!(uses, expected, "{expression}");
+        };
+        check("type == 'added' && 'b' != type", &["type", "type=added", "type=b"]);
+        check("type in ['a', 'b']", &["type", "type=a", "type=b"]);
+        check("changed_by.manager == 'x'", &["changed_by.manager", "changed_by.manager=x"]);
+        check("object.a.exists(c, c.b == 'x' && has(c.d))", &["object.a.*.b", "object.a.*.b=x", "object.a.*.d"]);
+        check("has(object.a.b) && old.c > 1", &["object.a.b", "old.c"]);
+        check("'a' in object.b && object.c[0].d == 1", &["object.b.*", "object.c.*.d"]);
     }
 
     #[test]

@@ -271,6 +271,9 @@ fn unbounded_expression_is_refused() {
     assert!(problem(&format!("object.kind == '{}'", "x".repeat(5_000))).contains("4096 at most"));
     assert!(problem(&format!("object.spec{} == 1", ".a".repeat(200))).contains("nested too deeply"));
     assert!(problem(&format!("1{} == 0", "-1".repeat(500))).contains("400 at most"));
+    assert!(
+        problem(&format!("{}true{}", "(".repeat(200), ")".repeat(200))).starts_with("the expression is nested too")
+    );
     let thrice = "object.spec.a.all(a, object.spec.a.all(b, object.spec.a.all(c, a == b && b == c)))";
     assert_eq!(problem(thrice), "macros are nested too deeply, expected a depth of 2 at most");
     assert!(problem("lists.range(1000000).size() > 0").contains("not offered"));
@@ -360,4 +363,17 @@ fn condition_rejects_variables_of_changes() {
         refused("true &&\n  objct.kind == 'Pod'"),
         "line 2, column 3: unknown variable `objct`, expected one of object, cluster; did you mean `object`?"
     );
+}
+
+#[test]
+fn has_with_key_in_brackets_names_alternative() {
+    let problem = |text: &str| {
+        let options = RulesOptions { when: Some(text.to_owned()), ..RulesOptions::default() };
+        Rules::compile(options).expect_err("the expression is refused").problem
+    };
+    let expected = "`has` takes no key in brackets; write `\"a/b\" in object.metadata.labels`";
+    assert_eq!(problem("true && has( object.metadata.labels[\"a/b\"] )"), expected);
+    assert_eq!(problem("has(1)"), "`has` takes a field, such as `has(object.spec.x)`");
+    let in_map = RulesOptions { when: Some("'a/b' in object.metadata.labels".to_owned()), ..RulesOptions::default() };
+    assert!(Rules::compile(in_map).is_ok());
 }

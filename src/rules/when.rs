@@ -31,7 +31,7 @@ use super::{
     subject::{Before, State, Subject},
     value::{Any, decode},
 };
-use crate::object::difference::paths_between;
+use crate::object::{FieldUse, difference::paths_between};
 
 /// Maximum length of an error, in characters.
 const ERROR_MAX: usize = 300;
@@ -78,6 +78,11 @@ impl When {
         let mut fields = Vec::new();
         self.reads.object.collect_paths(&mut Vec::new(), &mut fields);
         fields
+    }
+
+    /// Returns the fields that the expression uses.
+    pub(super) fn uses(&self) -> &[FieldUse] {
+        &self.reads.uses
     }
 
     /// Compiles an expression; `variables` are the allowed names.
@@ -154,7 +159,7 @@ fn read(text: &str) -> Result<Program, RuleError> {
         )));
     }
     let read = catch_unwind(|| ENV.compile(text)).map_err(|_| refused("the parser has panicked"))?;
-    let program = read.map_err(|errors| syntax_error(&errors))?;
+    let program = read.map_err(|errors| syntax_error(&errors, text))?;
     if is_too_deep(program.expression()) {
         return Err(refused(&format!("the expression is nested too deeply, expected {DEPTH_MAX} levels at most")));
     }
@@ -181,7 +186,13 @@ fn is_match(patterns: &HashMap<String, Regex>, text: &str, pattern: &str) -> Res
     Ok(pattern.is_match(text))
 }
 
-fn syntax_error(errors: &cel::ParseErrors) -> RuleError {
+/// Matches `has(x["key"])`, which CEL does not have.
+static HAS_KEY: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r#"\bhas\(\s*([^()]*?)\s*\[\s*("[^"]*"|'[^']*')\s*\]\s*\)"#;
+    Regex::new(pattern).expect("the pattern is valid")
+});
+
+fn syntax_error(errors: &cel::ParseErrors, text: &str) -> RuleError {
     let Some(first) = errors.errors.first() else {
         return RuleError { line: 1, column: 1, problem: "expected an expression".to_owned() };
     };
@@ -192,6 +203,13 @@ fn syntax_error(errors: &cel::ParseErrors) -> RuleError {
         assigned if assigned.starts_with("token recognition error at: '= ") => {
             "unexpected `=`, expected `==` to compare".to_owned()
         }
+        deep if deep.contains("Recursion limit") => {
+            format!("the expression is nested too deeply, expected {DEPTH_MAX} levels at most")
+        }
+        argument if argument.starts_with("invalid argument to has()") => match HAS_KEY.captures(text) {
+            Some(found) => format!("`has` takes no key in brackets; write `{} in {}`", &found[2], &found[1]),
+            None => "`has` takes a field, such as `has(object.spec.x)`".to_owned(),
+        },
         said => said.to_owned(),
     };
     RuleError { line: at(first.pos.0), column: at(first.pos.1), problem }

@@ -245,6 +245,69 @@ fn mistakes_in_file_do_not_hide_missing_types() {
 }
 
 #[test]
+fn paths_that_no_schema_has_are_warnings() {
+    let Some(cluster) = Cluster::shared_or_skip("paths_that_no_schema_has_are_warnings") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let handler = |options: &str| {
+        format!(
+            "[resources.w]\nmatch = [\"deploy\", \"sts\"]\n[resources.crd]\nmatch = [\"crd\"]\n\
+             [handlers.out]\ntype = \"stdout\"\nresources = [\"w\"]\n{options}\n"
+        )
+    };
+    let run = |config: &str| {
+        let (code, _, stderr) = validate(dir.path(), cluster.kubeconfig().to_str().unwrap(), config);
+        assert_eq!(code, 0, "{stderr}");
+        stderr
+    };
+    for (options, expected) in [
+        (
+            "changed = [\"spec.template.spec.container[*].image\"]",
+            "handlers.out.changed[0]: `spec.template.spec` has no field `container`; did you mean `spec.template.spec.containers`?",
+        ),
+        (
+            "when = \"object.spec.replica > 1\"",
+            "handlers.out.when: `spec` has no field `replica`; did you mean `spec.replicas`?",
+        ),
+        (
+            "when = 'object.spec.template.spec.containers.all(c, c.imagePullPolicy == \"always\")'",
+            "`spec.template.spec.containers[*].imagePullPolicy` is never \"always\"; did you mean `Always`?",
+        ),
+        (
+            "format = \"template\"\ntemplate = '{{ object.metadata.nme }}'",
+            "handlers.out.template: `metadata` has no field `nme`; did you mean `metadata.name`?",
+        ),
+        ("when = 'object.metadata.name.x == 1'", "`metadata.name` has no fields: it is of type string"),
+    ] {
+        let stderr = run(&handler(options));
+        assert!(stderr.contains(expected) && stderr.matches("warning: ").count() == 1, "{options}: {stderr}");
+    }
+    let index =
+        "[resources.p]\nmatch = [\"po\"]\nindex = [\"spec.nodeNam\", \"owner\", \"namespace\"]\ndrop = [\"spec.x\"]\n";
+    let stderr = run(&format!("{index}{}", handler("")));
+    assert!(
+        stderr.contains("resources.p.index[0]: `spec` has no field `nodeNam`; did you mean `spec.nodeName`?"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("resources.p.drop[0]: `spec` has no field `x`"), "{stderr}");
+    assert_eq!(stderr.matches("warning: ").count(), 2, "{stderr}");
+    let fine = "changed = [\"spec.serviceName\", \"labels['a/b']\", \"spec.replicas\"]\nwhen = '\"x\" in object.metadata.finalizers && \
+                has(object.spec.template.spec.nodeSelector.any)'\nformat = \"template\"\ntemplate = '{% for c in \
+                object.spec.template.spec.containers %}{{ c.image }}{% endfor %}{{ object.metadata.annotations[\"x\"] }}'";
+    assert!(!run(&handler(fine)).contains("warning: "));
+    // A schema of a CRD's own schema permits any value of an example.
+    let stderr = run(&handler("")
+        .replace("resources = [\"w\"]", "changed = [\"spec.versions[*].schema.openAPIV3Schema.example.a\"]"));
+    assert!(!stderr.contains("warning: "), "{stderr}");
+    let (code, _, stderr) = deltabus(dir.path(), Path::new("none"), &["validate", "--offline", "-c", "v.toml"], &[]);
+    assert!(
+        code == 0
+            && stderr
+                .contains("not checked without the API server: types, rights, namespaces, and the fields of objects\n"),
+        "{stderr}"
+    );
+}
+
+#[test]
 fn unwritable_state_directory_is_error() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();

@@ -35,6 +35,7 @@ const CORES: &[&str] = &[
     "discovery/assumed.rs",
     "discovery/built_in.rs",
     "discovery/catalog.rs",
+    "discovery/openapi.rs",
     "discovery/pattern.rs",
     "discovery/selection.rs",
     "list_watch/decode.rs",
