@@ -104,6 +104,7 @@ mod trace;
 mod private_dir;
 mod process;
 mod regular_file;
+mod fresh;
 mod secret;
 mod text;
 mod object;

@@ -84,7 +84,7 @@ impl EngineArgs {
         let authorities = ca_file.map(certificates).transpose()?;
         let access = ClusterAccess::with_token(&url, "engine", token, authorities)
             .with_context(|| format!("invalid engine address {url:?}"))?;
-        let client = RawClient::new(&access)?;
+        let client = RawClient::new(&access);
         Ok(EngineClient { url, access, client })
     }
 

@@ -158,7 +158,7 @@ pub(crate) async fn get(args: &GetArgs) -> anyhow::Result<()> {
     let named = args.types_and_names()?;
     // If no engine listens, this request fails with a clearer message than discovery.
     engine.get("/livez", "*/*").await?;
-    let catalog = discovery::discover(&engine.access.client()?).await?;
+    let catalog = discovery::discover(&engine.access.client()).await?;
     let target = |(resource, names): (String, _)| Ok((resolve(&engine.url, &catalog, &resource)?, names));
     let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<Target>>>()?;
     print(args, &engine, &targets).await

@@ -84,7 +84,7 @@ pub(crate) async fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let (loaded, files) = args.config.load_for_elsewhere()?;
     report::warnings(&loaded.warnings);
     run::refuse_programs(&loaded, args.allow_exec)?;
-    let server = ServerArgs::of(&loaded.config.kube, "")?;
+    let server = ServerArgs::of(&loaded.config.kube, "").await?;
     let (catalog, selection) = server.select(&loaded.config).await?;
     let extent = Extent { wildcard: args.wildcard, namespaces: &[] };
     let grants = Grants::of(&loaded.config, &catalog, &selection, &extent);

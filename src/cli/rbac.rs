@@ -93,7 +93,7 @@ pub(super) struct Grants {
 pub(crate) async fn rbac(args: &RbacArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
-    let (catalog, selection) = ServerArgs::of(&config.kube, "")?.select(&config).await?;
+    let (catalog, selection) = ServerArgs::of(&config.kube, "").await?.select(&config).await?;
     let extent = Extent { wildcard: args.wildcard, namespaces: &args.namespaces };
     let grants = Grants::of(&config, &catalog, &selection, &extent);
     let yaml = grants.to_yaml(&args.name, args.service_account.as_ref());

@@ -48,7 +48,7 @@ struct Row<'a> {
 pub(crate) async fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
     let Loaded { config, warnings, .. } = args.config.load()?;
     report::warnings(&warnings);
-    let server = ServerArgs::of(&config.kube, "")?;
+    let server = ServerArgs::of(&config.kube, "").await?;
     let (catalog, selection) = server.select(&config).await?;
     let mut rows = rows(&catalog, &selection);
     let others = rows.iter().filter(|row| row.owner.is_none()).count();

@@ -22,13 +22,13 @@ pub(crate) struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// Loads the address of the server and the credentials. Sends no request.
-    pub(crate) fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
+    /// Loads the address of the server and the credentials. May run a credential program. Sends no request.
+    pub(crate) async fn of(kube: &Kube, hint: &'static str) -> anyhow::Result<Self> {
         let access =
             ClusterAccess::load(&kube.access()).with_context(|| format!("cannot reach the API server{hint}"))?;
-        let client = access.client();
-        let client = client.with_context(|| format!("cannot reach the API server {}{hint}", access.server_url()))?;
-        Ok(Self { access, client, hint })
+        let logged_in = access.log_in().await;
+        logged_in.with_context(|| format!("cannot reach the API server {}{hint}", access.server_url()))?;
+        Ok(Self { client: access.client(), access, hint })
     }
 
     /// Returns the number of objects of all `types` together. Counts a type only in the namespaces that its entry names. A type

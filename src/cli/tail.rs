@@ -160,7 +160,7 @@ async fn follow(engine: &EngineClient, args: &TailArgs, sink: &mut Sink) -> anyh
         return Ok(Some(absent));
     }
     let needs_catalog = !args.types.is_empty() || args.when.is_some() || sink.explainer.is_some();
-    let catalog = if needs_catalog { discovery::discover(&engine.access.client()?).await? } else { Catalog::default() };
+    let catalog = if needs_catalog { discovery::discover(&engine.access.client()).await? } else { Catalog::default() };
     let types: Vec<String> = args.types.iter().map(|text| qualified(&catalog, text)).collect();
     if let Some(when) = &args.when {
         fields::warn(engine, &catalog, &types, when).await;

@@ -138,7 +138,8 @@ fn missing_files(loaded: &Loaded) -> Vec<Finding> {
 /// Adds the findings of the checks that need the API server. Checks of types that are selected together are skipped if a part of the
 /// configuration has errors, because the selection then lacks types.
 async fn ask_the_server(loaded: &Loaded, is_complete: bool, verdict: &mut Verdict) -> anyhow::Result<()> {
-    let server = ServerArgs::of(&loaded.config.kube, " (use --offline to skip the checks that need it)")?;
+    let hint = " (use --offline to skip the checks that need it)";
+    let server = ServerArgs::of(&loaded.config.kube, hint).await?;
     let (_, selection) = server.select(&loaded.config).await?;
     let entries = &loaded.config.resources;
     let types: Vec<_> = selection.owned.iter().map(|owned| (&owned.resource, entries.get(&owned.entry))).collect();

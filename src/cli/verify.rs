@@ -89,7 +89,8 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
         None => ClusterAccess::load(&kube.access()),
     };
     let access = access.context("cannot reach the API server")?;
-    let parties = Parties { engine, server: RawClient::new(&access)?, patience: args.wait };
+    access.log_in().await.context("cannot reach the API server")?;
+    let parties = Parties { engine, server: RawClient::new(&access), patience: args.wait };
     let (watched, waiting): (Vec<_>, Vec<_>) = units.into_iter().partition(|unit| unit.id.is_some());
     for unit in &waiting {
         report::note(&format!("[resources.{}] waits for {}: not verified", unit.name, unit.resource().plural));

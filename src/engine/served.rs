@@ -44,7 +44,7 @@ impl Conductor {
 
     /// Requests the served types, after checking that the state directory belongs to this cluster.
     async fn discover(&self) -> Result<Catalog, String> {
-        let client = self.access.client().map_err(|error| error.to_string())?;
+        let client = self.access.client();
         let journal = &self.shared.journal;
         if journal.is_stored() && !self.bound.load(Ordering::Acquire) {
             if let Some(uid) = discovery::cluster_uid(&client).await.map_err(|error| error.to_string())? {

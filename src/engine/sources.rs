@@ -25,13 +25,13 @@ impl SourceFactory for KubeSources {
     fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String> {
         let server = self.access.server_url();
         let client = CLIENT.with_borrow_mut(|kept| match kept {
-            Some((of, client)) if *of == server => Ok(client.clone()),
+            Some((of, client)) if *of == server => client.clone(),
             _ => {
-                let client = self.access.client().map_err(|error| error.to_string())?;
+                let client = self.access.client();
                 *kept = Some((server, client.clone()));
-                Ok::<_, String>(client)
+                client
             }
-        })?;
+        });
         let (scope, plan) = (informer.options.scope.clone(), informer.options.plan.clone());
         Ok(Rc::new(KubeListWatch::new(client, Arc::clone(&informer.resource), scope, plan, self.limits)))
     }

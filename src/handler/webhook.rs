@@ -1,9 +1,8 @@
 //! Sends events to an HTTP server, one per request or in batches, as `CloudEvents` 1.0 over HTTP.
 //!
 //! `webhook/response.rs` evaluates answers, `webhook/signing.rs` authenticates the sender. Files of secrets and
-//! certificates are read again when they change (`webhook/fresh.rs`).
+//! certificates are read again when they change ([`Fresh`]).
 
-mod fresh;
 mod options;
 mod response;
 mod signing;
@@ -23,20 +22,20 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 pub(crate) use self::target::header_name;
-use self::{
-    fresh::Fresh,
-    signing::{hide, message_id},
-    target::Target,
-};
 pub use self::{
     options::{WebhookMethod, WebhookOptions, WebhookTls},
     signing::Auth,
     target::{read_header, read_url},
 };
+use self::{
+    signing::{hide, message_id},
+    target::Target,
+};
 use super::{AsyncHandler, Form, HandlerError};
 use crate::{
     client_error::describe,
     cloud_event::{self, ContentMode, Formatter, MessageBody, header_value},
+    fresh::Fresh,
     notification::{Event, Notification},
     trace::TraceContext,
 };
@@ -84,7 +83,10 @@ impl Webhook {
         formatter: impl Into<Formatter>,
     ) -> Result<Self, String> {
         let read = options.clone();
-        let target = Fresh::new(Target::files(&options), move || Target::read(&read))?;
+        let target = Fresh::new(move |files| {
+            Target::files(&read).iter().for_each(|file| files.note(file));
+            Target::read(&read)
+        })?;
         Ok(Self { options, is_batched, timeout, formatter: formatter.into(), target })
     }
 

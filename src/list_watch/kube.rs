@@ -1,20 +1,25 @@
 //! [`ListWatch`] over HTTP, with the kube client. Only this module and [`discovery`](crate::discovery) use that client.
 //!
 //! ```text
-//! query      ListRequest, WatchRequest → path?query (pure)
-//! failure    the client's errors → Failure (pure)
-//! transfer   one GET: answer → page, answer → batches of events
-//! raw        one GET: answer → its bytes
-//! access     kubeconfig, service account → ClusterAccess → connect → kube::Client
+//! query        ListRequest, WatchRequest → path?query (pure)
+//! failure      the client's errors → Failure (pure)
+//! transfer     one GET: answer → page, answer → batches of events
+//! raw          one GET: answer → its bytes
+//! access       kubeconfig, service account → ClusterAccess → connect → kube::Client
+//! credentials  token, certificate, credential program: renewed when they expire, change or are refused
+//! route        proxy between client and server
 //! ```
 //!
 //! The kube crate does not decode objects: bodies go to [`decode`](super::decode) as they arrive.
 
 mod access;
 mod connect;
+mod credentials;
 mod failure;
+mod kubeconfig;
 mod query;
 pub mod raw;
+mod route;
 mod transfer;
 
 #[cfg(test)]

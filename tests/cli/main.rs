@@ -2,6 +2,7 @@
 
 mod bench;
 mod config;
+mod credentials;
 mod demo;
 mod exit_codes;
 mod get;

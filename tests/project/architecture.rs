@@ -41,6 +41,7 @@ const CORES: &[&str] = &[
     "list_watch/decode.rs",
     "list_watch/decode/",
     "list_watch/retry.rs",
+    "list_watch/kube/credentials/cache.rs",
     "list_watch/kube/query.rs",
     "reflector.rs",
     "reflector/",

@@ -111,7 +111,7 @@ async fn watch_as_it_is(args: &BenchArgs, server: &str, progress: &ProgressBar) 
 /// Fails if the server cannot be reached or answers with an error. Without this check, the engine would retry forever.
 async fn check_reach(server: &str) -> anyhow::Result<()> {
     let access = ClusterAccess::without_credentials(server, "bench")?;
-    let answer = RawClient::new(&access)?.get("/version", "application/json", ANSWER_TIMEOUT).await;
+    let answer = RawClient::new(&access).get("/version", "application/json", ANSWER_TIMEOUT).await;
     let code = answer.with_context(|| format!("failed to reach {server} (--server)"))?.code;
     match code {
         401 | 403 => bail!("{server} requires credentials ({code}): run `kubectl proxy` and measure against that"),

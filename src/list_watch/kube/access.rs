@@ -2,19 +2,23 @@
 
 use std::{
     env,
-    error::Error,
-    ffi::{OsStr, OsString},
-    fmt, io,
+    ffi::OsString,
+    fmt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use kube::{
-    Config,
-    config::{Kubeconfig, KubeconfigError},
-};
+use http::Uri;
+use kube::Config;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
-use super::connect;
-use crate::{regular_file, secret::SecretString};
+use super::{
+    connect,
+    credentials::{CredentialError, Credentials},
+    kubeconfig::{self, Entry},
+    route::Route,
+};
+use crate::{client_error::describe, fresh::FilesSeen, secret::SecretString};
 
 /// Configuration of cluster access: `[kube] kubeconfig` and `context`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,32 +30,36 @@ pub struct KubeOptions {
     pub context: String,
 }
 
-/// Address and credentials of one cluster. It holds no connection; [`ClusterAccess::client`] creates clients.
+/// Address and credentials of one cluster. It holds no connection; [`ClusterAccess::client`] creates clients, which share the
+/// credentials.
 #[derive(Clone)]
 pub struct ClusterAccess {
-    config: Config,
+    server: Uri,
+    route: Route,
     cluster_name: Option<String>,
+    credentials: Arc<Credentials>,
 }
 
-/// Reason why there is no access to a cluster. No request was sent.
+/// Reason why there is no access to a cluster, with its causes. No request was sent.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct AccessError {
     message: String,
-    source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl AccessError {
-    fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), source: None }
-    }
-
-    fn with_source(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> Self {
-        Self { message: message.into(), source: Some(Box::new(source)) }
+    pub(super) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
     }
 
     fn server_url(url: &str) -> Self {
         Self::new(format!("unexpected server address {url:?}, expected http://HOST[:PORT] or https://HOST[:PORT]"))
+    }
+}
+
+impl From<CredentialError> for AccessError {
+    fn from(error: CredentialError) -> Self {
+        Self::new(error.to_string())
     }
 }
 
@@ -61,16 +69,20 @@ struct Surroundings {
     kubeconfig: Option<OsString>,
     in_pod: bool,
     home: Option<PathBuf>,
+    proxy: Option<String>,
     no_proxy: String,
 }
 
 impl Surroundings {
     fn of_process() -> Self {
+        let either =
+            |names: [&str; 2]| names.into_iter().find_map(|name| env::var(name).ok().filter(|value| !value.is_empty()));
         Self {
             kubeconfig: env::var_os("KUBECONFIG").filter(|value| !value.is_empty()),
             in_pod: env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.is_empty()),
             home: env::home_dir(),
-            no_proxy: env::var("NO_PROXY").or_else(|_| env::var("no_proxy")).unwrap_or_default(),
+            proxy: either(["HTTPS_PROXY", "https_proxy"]),
+            no_proxy: either(["NO_PROXY", "no_proxy"]).unwrap_or_default(),
         }
     }
 }
@@ -91,8 +103,7 @@ impl ClusterAccess {
 
     /// Creates access to a server that needs no credentials, for example `http://127.0.0.1:8001`.
     pub fn without_credentials(url: &str, cluster_name: &str) -> Result<Self, AccessError> {
-        let server = url.parse().map_err(|_| AccessError::server_url(url))?;
-        Self::prepare(Config::new(server), Some(cluster_name.to_owned()), "")
+        Self::with_token(url, cluster_name, None, None)
     }
 
     /// Creates access to a server with token authentication, or with none. Only `authorities` (DER) are trusted;
@@ -103,10 +114,13 @@ impl ClusterAccess {
         token: Option<SecretString>,
         authorities: Option<Vec<Vec<u8>>>,
     ) -> Result<Self, AccessError> {
-        let mut access = Self::without_credentials(url, cluster_name)?;
-        access.config.auth_info.token = token;
-        access.config.root_cert = authorities;
-        Ok(access)
+        let mut config = Config::new(url.parse().map_err(|_| AccessError::server_url(url))?);
+        config.auth_info.token = token;
+        config.root_cert = authorities;
+        let user = String::new();
+        let entry = Entry { context: cluster_name.to_owned(), user, config, proxy_url: None };
+        let server = checked(&entry.config.cluster_url)?;
+        Self::prepare(server, Some(cluster_name.to_owned()), Route::Direct, move |_| Ok(entry.clone()))
     }
 
     /// Returns the name of the kubeconfig context, or the `cluster_name` that the constructor was given. `None` for access with the
@@ -117,67 +131,116 @@ impl ClusterAccess {
 
     /// Returns the API server's address, without credentials.
     pub fn server_url(&self) -> String {
-        let uri = &self.config.cluster_url;
+        let uri = &self.server;
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
         format!("{}://{host}{}", uri.scheme_str().unwrap_or("https"), uri.path().trim_end_matches('/'))
     }
 
     /// Creates a client whose connections belong to the current tokio runtime. Call it on the arbiter that uses the
-    /// client, and use the client only there.
-    ///
-    /// Runs the kubeconfig's credential plugin, if any, and blocks until it ends.
-    pub fn client(&self) -> Result<kube::Client, AccessError> {
-        let failed =
-            |source| AccessError::with_source(format!("failed to set up the client for {}", self.server_url()), source);
-        connect::client(&self.config).map_err(failed)
+    /// client, and use the client only there. A credential program of the kubeconfig runs before the first request.
+    pub fn client(&self) -> kube::Client {
+        connect::client(&self.server, &self.route, Arc::clone(&self.credentials))
+    }
+
+    /// Runs the kubeconfig's credential program, if any, and waits for its end. A program that asks the user needs more time than a
+    /// request has.
+    pub(crate) async fn log_in(&self) -> Result<(), AccessError> {
+        self.credentials.current().await?;
+        Ok(())
     }
 
     fn load_in(options: &KubeOptions, surroundings: &Surroundings) -> Result<Self, AccessError> {
         match find(options, surroundings)? {
             Source::ServiceAccount => {
-                let what = "failed to use the pod's service account; is automountServiceAccountToken off?";
-                let config = Config::incluster().map_err(|error| AccessError::with_source(what, error))?;
-                Self::prepare(config, None, &surroundings.no_proxy)
+                let server = checked(&of_pod(&mut FilesSeen::default())?.config.cluster_url)?;
+                Self::prepare(server, None, Route::Direct, of_pod)
             }
             Source::Files(paths) => {
-                let (config, context) = read(&paths, &options.context)?;
-                Self::prepare(config, Some(context), &surroundings.no_proxy)
+                let first = kubeconfig::read(&paths, &options.context, &mut FilesSeen::default())?;
+                let server = checked(&first.config.cluster_url)?;
+                let route = match first.proxy_url {
+                    Some(proxy) => Route::of_kubeconfig(&proxy),
+                    None => surroundings.route(&server),
+                };
+                let (of_server, context) = (server.clone(), first.context.clone());
+                Self::prepare(server, Some(first.context), route.map_err(AccessError::new)?, move |files| {
+                    // the context that was selected first, even if another one is the current context now
+                    let entry = kubeconfig::read(&paths, &context, files)?;
+                    if entry.config.cluster_url == of_server {
+                        Ok(entry)
+                    } else {
+                        Err(AccessError::new(format!(
+                            "the server of context {context:?} has changed; restart to use it"
+                        )))
+                    }
+                })
             }
         }
     }
 
-    fn prepare(mut config: Config, cluster_name: Option<String>, no_proxy: &str) -> Result<Self, AccessError> {
-        if config.cluster_url.host().is_none() || !matches!(config.cluster_url.scheme_str(), Some("http" | "https")) {
-            return Err(AccessError::server_url(&config.cluster_url.to_string()));
-        }
-        let proxy = config.proxy_url.take();
-        // Requests are repeated by `list_watch/kube.rs` and the reflector, not by the kube crate. The reflector also has the idle
-        // deadline of streams, which stay open for minutes.
-        config.default_retry = false;
-        config.read_timeout = None;
-        config.disable_compression = true;
-        let access = Self { config, cluster_name };
-        // decided here, because the kube crate applies HTTPS_PROXY to http:// servers too, and compares NO_PROXY with the proxy's
-        // host
-        let uri = &access.config.cluster_url;
-        let is_needed = uri.scheme_str() == Some("https") && !is_direct(uri.host().unwrap_or_default(), no_proxy);
-        match proxy.filter(|_| is_needed) {
-            Some(proxy) => Err(AccessError::new(format!(
-                "unsupported proxy {} for {}; put the server's host into NO_PROXY if it can be reached directly",
-                proxy.host().unwrap_or_default(),
-                access.server_url()
-            ))),
-            None => Ok(access),
+    fn prepare(
+        server: Uri,
+        cluster_name: Option<String>,
+        route: Route,
+        read: impl Fn(&mut FilesSeen) -> Result<Entry, AccessError> + Send + Sync + 'static,
+    ) -> Result<Self, AccessError> {
+        let credentials = Credentials::new(move |files| read(files).map_err(|error| error.to_string()));
+        let credentials = Arc::new(credentials.map_err(|error| {
+            let place = cluster_name.as_ref().map_or_else(String::new, |name| format!(" of context {name:?}"));
+            AccessError::new(format!("failed to use the credentials{place}: {error}"))
+        })?);
+        Ok(Self { server, route, cluster_name, credentials })
+    }
+}
+
+impl Surroundings {
+    /// Returns the route to a server without `proxy-url`.
+    fn route(&self, server: &Uri) -> Result<Route, String> {
+        let is_proxied =
+            server.scheme_str() == Some("https") && !is_direct(server.host().unwrap_or_default(), &self.no_proxy);
+        match self.proxy.as_ref().filter(|_| is_proxied) {
+            Some(proxy) => Route::of_environment(proxy),
+            None => Ok(Route::Direct),
         }
     }
+}
+
+/// Returns the address of a server, if requests can be sent to it.
+fn checked(server: &Uri) -> Result<Uri, AccessError> {
+    if server.host().is_none() || !matches!(server.scheme_str(), Some("http" | "https")) {
+        return Err(AccessError::server_url(&server.to_string()));
+    }
+    Ok(server.clone())
+}
+
+/// Reads the service account of a pod.
+fn of_pod(files: &mut FilesSeen) -> Result<Entry, AccessError> {
+    let failed = |cause: &str| {
+        let what = "failed to use the pod's service account; is automountServiceAccountToken off?";
+        AccessError::new(format!("{what}: {cause}"))
+    };
+    let mut config = Config::incluster().map_err(|error| failed(&describe(&error)))?;
+    if let Some(path) = config.root_cert_file.take() {
+        let pem = files.read(&path).map_err(|error| failed(&format!("cannot read {}: {error}", path.display())))?;
+        let certificates = CertificateDer::pem_slice_iter(&pem).map(|certificate| certificate.map(|der| der.to_vec()));
+        let certificates = certificates.collect::<Result<Vec<_>, _>>();
+        config.root_cert = Some(certificates.map_err(|error| failed(&format!("{}: {error}", path.display())))?);
+    }
+    if let Some(path) = config.auth_info.token_file.take() {
+        config.auth_info.token = Some(kubeconfig::token(Path::new(&path), files).map_err(|error| failed(&error))?);
+    }
+    Ok(Entry { context: String::new(), user: String::new(), config, proxy_url: None })
 }
 
 impl fmt::Debug for ClusterAccess {
     /// Formats the access without its credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { config: _, cluster_name } = self;
-        f.debug_struct("ClusterAccess").field("server", &self.server_url()).field("cluster_name", cluster_name).finish()
+        let cluster_name = &self.cluster_name;
+        f.debug_struct("ClusterAccess")
+            .field("server", &self.server_url())
+            .field("cluster_name", cluster_name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -219,49 +282,6 @@ fn expand_home(path: &str, home: Option<&Path>) -> PathBuf {
         (Some(rest), Some(home)) => home.join(rest),
         _ => path.into(),
     }
-}
-
-/// Reads and merges kubeconfigs. Returns the configuration of the selected context, and the context's name.
-fn read(paths: &[PathBuf], context: &str) -> Result<(Config, String), AccessError> {
-    let path = || {
-        let list = env::join_paths(paths).unwrap_or_default();
-        OsStr::to_string_lossy(&list).into_owned()
-    };
-    let failed =
-        |source: KubeconfigError| AccessError::with_source(format!("failed to use kubeconfig {}", path()), source);
-    let mut merged = Kubeconfig::default();
-    for file in paths {
-        regular_file::open(file).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => AccessError::new(format!(
-                "failed to use kubeconfig {}: there is no such file; name another with --kubeconfig, [kube] kubeconfig or \
-                 KUBECONFIG",
-                file.display()
-            )),
-            _ => failed(KubeconfigError::ReadConfig(error, file.clone())),
-        })?;
-        merged = Kubeconfig::read_from(file).and_then(|next| merged.merge(next)).map_err(failed)?;
-    }
-    let known = || match &merged.contexts[..] {
-        [] => "(it has none)".to_owned(),
-        contexts => contexts.iter().map(|context| &*context.name).collect::<Vec<_>>().join(", "),
-    };
-    let current = merged.current_context.clone().filter(|name| !name.is_empty());
-    let context = match (context, current) {
-        ("", Some(current)) => current,
-        ("", None) => {
-            let (path, known) = (path(), known());
-            return Err(AccessError::new(format!(
-                "kubeconfig {path} has no current-context, set [kube] context to one of: {known}"
-            )));
-        }
-        (named, _) => named.to_owned(),
-    };
-    if !merged.contexts.iter().any(|named| named.name == context) {
-        let (path, known) = (path(), known());
-        return Err(AccessError::new(format!("no context {context:?} in kubeconfig {path}, expected one of: {known}")));
-    }
-    merged.current_context = Some(context.clone());
-    Ok((Config::try_from(merged).map_err(failed)?, context))
 }
 
 /// Returns true if requests to `host` bypass the proxy: `host` is a loopback address, or `NO_PROXY` contains `host`, a domain above

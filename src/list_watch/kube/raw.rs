@@ -8,7 +8,7 @@ use http::{Request, Response, header, request::Builder};
 use http_body_util::BodyExt;
 use kube::client::Body;
 
-use super::{AccessError, ClusterAccess, failure};
+use super::{ClusterAccess, failure};
 use crate::list_watch::Failure;
 
 /// An HTTP answer with any status code.
@@ -37,8 +37,8 @@ pub struct RawClient {
 
 impl RawClient {
     /// Creates a client; sends no request.
-    pub fn new(access: &ClusterAccess) -> Result<Self, AccessError> {
-        Ok(Self { client: access.client()? })
+    pub fn new(access: &ClusterAccess) -> Self {
+        Self { client: access.client() }
     }
 
     /// GETs a path. The whole answer is held in memory and must arrive within `timeout`.

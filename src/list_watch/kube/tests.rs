@@ -61,7 +61,7 @@ impl Server {
 }
 
 fn source(url: &str, scope: Scope, limits: Limits) -> KubeListWatch {
-    let client = ClusterAccess::without_credentials(url, "test").unwrap().client().unwrap();
+    let client = ClusterAccess::without_credentials(url, "test").unwrap().client();
     let pods = ResourceType {
         group: String::new(),
         version: "v1".into(),

@@ -66,8 +66,6 @@ fn context_names_cluster_and_plain_http_works() {
     let (_dir, at_home) = home();
     let access = ClusterAccess::load_in(&KubeOptions::default(), &at_home).unwrap();
     assert_eq!((access.cluster_name(), &*access.server_url()), (Some("dev"), "http://127.0.0.1:8080"));
-    assert!(!access.config.default_retry && access.config.disable_compression);
-    assert_eq!(access.config.read_timeout, None);
     let access = ClusterAccess::load_in(&options("", "prod"), &at_home).unwrap();
     assert_eq!((access.cluster_name(), &*access.server_url()), (Some("prod"), "https://prod.example:6443/k8s"));
     let shown = format!("{access:?}");
@@ -103,4 +101,71 @@ fn no_proxy_matches_hosts_and_domains() {
     ] {
         assert_eq!(is_direct(host, no_proxy), expected, "{host} {no_proxy:?}");
     }
+}
+
+#[test]
+fn first_file_that_sets_a_value_wins() {
+    let (dir, mut at_home) = home();
+    let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
+    std::fs::write(&first, "kind: ''\ncurrent-context: ''\nusers: [{name: u, user: {token: mine}}]\n").unwrap();
+    std::fs::write(&second, KUBECONFIG).unwrap();
+    at_home.kubeconfig = Some(env::join_paths([&first, &second]).unwrap());
+    let access = ClusterAccess::load_in(&KubeOptions::default(), &at_home).unwrap();
+    assert_eq!(access.cluster_name(), Some("dev"));
+    std::fs::write(&first, "current-context: prod\n").unwrap();
+    let access = ClusterAccess::load_in(&KubeOptions::default(), &at_home).unwrap();
+    assert_eq!(access.cluster_name(), Some("prod"));
+}
+
+#[test]
+fn cluster_with_contradicting_or_unsupported_settings_is_refused() {
+    let (dir, at_home) = home();
+    let file = dir.path().join("other");
+    let load = |cluster: &str| {
+        let config = KUBECONFIG.replace("server: 'http://127.0.0.1:8080/'", cluster);
+        std::fs::write(&file, config).unwrap();
+        ClusterAccess::load_in(&options(file.to_str().unwrap(), ""), &at_home)
+    };
+    let refused = |cluster: &str| load(cluster).unwrap_err().to_string();
+    let both = refused("server: 'https://x', certificate-authority-data: YQ==, insecure-skip-tls-verify: true");
+    assert!(both.contains("cluster \"c\": certificate-authority together with insecure-skip-tls-verify"), "{both}");
+    std::fs::write(dir.path().join("ca.crt"), "").unwrap();
+    let both = refused("server: 'https://x', certificate-authority: ca.crt, insecure-skip-tls-verify: true");
+    assert!(both.contains("certificate-authority together with"), "{both}");
+    load("server: 'https://x', certificate-authority-data: '', insecure-skip-tls-verify: true").unwrap();
+    let proxy = refused("server: 'http://127.0.0.1:1', proxy-url: 'https://me:t0ps3cret@proxy'");
+    assert!(proxy.contains("unsupported proxy https:// in proxy-url") && !proxy.contains("t0ps"), "{proxy}");
+    let missing = refused("server: 'https://x', certificate-authority: missing");
+    let path = dir.path().join("missing");
+    assert!(missing.contains(&format!("cannot read certificate-authority {}: No such", path.display())), "{missing}");
+}
+
+#[test]
+fn unreadable_kubeconfig_is_reported_without_content() {
+    let (dir, at_home) = home();
+    let file = dir.path().join("other");
+    for broken in [
+        KUBECONFIG.replace("users:\n", "users:\n  odd\n"),
+        KUBECONFIG.replace("{token: t0ps3cret}", "t0ps3cret"),
+        KUBECONFIG.replace("{token: t0ps3cret}", "{token: [t0ps3cret]}"),
+    ] {
+        std::fs::write(&file, broken).unwrap();
+        let error = ClusterAccess::load_in(&options(file.to_str().unwrap(), ""), &at_home).unwrap_err().to_string();
+        assert!(error.contains("it is not a kubeconfig in YAML, see line 1") && !error.contains("t0ps"), "{error}");
+    }
+}
+
+#[test]
+fn proxy_of_environment_is_for_remote_https_only() {
+    let (_dir, at_home) = home();
+    let direct = Surroundings { no_proxy: "prod.example".to_owned(), ..at_home.clone() };
+    let route = |surroundings: &Surroundings, server: &str| {
+        let surroundings = Surroundings { proxy: Some("proxy:3128".to_owned()), ..surroundings.clone() };
+        surroundings.route(&server.parse().unwrap()).unwrap()
+    };
+    let proxied = Route::of_kubeconfig("http://proxy:3128").unwrap();
+    assert_eq!(route(&at_home, "https://prod.example:6443"), proxied);
+    assert_eq!(route(&at_home, "http://prod.example"), Route::Direct);
+    assert_eq!(route(&at_home, "https://127.0.0.1:6443"), Route::Direct);
+    assert_eq!(route(&direct, "https://prod.example:6443"), Route::Direct);
 }
