@@ -5,7 +5,7 @@
 
 pub mod decode;
 pub mod kube;
-mod retry;
+pub(crate) mod retry;
 pub mod scoped;
 pub mod transform;
 
@@ -18,7 +18,7 @@ use crate::object::{Object, ResourceVersion};
 /// A source of one resource type in one fixed scope (LW-1). The source holds type, namespace and selectors;
 /// everything else is in the requests.
 pub trait ListWatch: 'static {
-    /// Requests one page and decodes the answer (LW-2). Implementations do the transport retries (T-1, T-3).
+    /// Requests one page and decodes the answer (LW-2). One call is one request: the caller repeats it (T-1, T-3).
     fn list(&self, request: ListRequest) -> LocalBoxFuture<'static, Result<ListPage, Failure>>;
 
     /// Opens a watch. Dropping the stream closes it (LW-3).
@@ -161,9 +161,12 @@ pub enum Failure {
     /// The connection was refused: no process accepts connections at the address.
     #[error("connection refused")]
     Refused,
-    /// EOF, reset or timeout in transit, with a description.
+    /// EOF or reset in transit, with a description.
     #[error("connection lost: {0}")]
     Disconnected(String),
+    /// The server was silent for this time, during a list or before a watch was opened.
+    #[error("connection lost: no byte from the server for {0:?}")]
+    TimedOut(Duration),
     /// The server answered with an error.
     #[error("server answered {0}")]
     Status(Status),

@@ -448,7 +448,7 @@ fn refuses_version(failure: &Failure) -> bool {
 /// Returns true if the same request may succeed later, so that no new list is needed.
 fn is_temporary(failure: &Failure) -> bool {
     match failure {
-        Failure::Refused | Failure::Disconnected(_) => true,
+        Failure::Refused | Failure::Disconnected(_) | Failure::TimedOut(_) => true,
         Failure::Status(status) => status.code == 429 && !status.is_expired(),
         _ => false,
     }

@@ -18,7 +18,7 @@ use crate::{
         Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
         UnitInterest,
     },
-    list_watch::{WatchEvent, transform::Transform},
+    list_watch::{Failure, Status, WatchEvent, transform::Transform},
     object::{
         Keep, KeyRef,
         packer::{Compression, Packer, testing as packing},
@@ -535,6 +535,36 @@ fn forbidden_unit_names_missing_right() {
             )
         );
         supervisor.send(StopUnit).await.unwrap();
+    });
+}
+
+/// Rule: T-1.
+#[test]
+fn delayed_list_is_shown_and_frees_its_permit() {
+    run(async {
+        let mut bench = Bench::new();
+        bench.shared.list_permits = Arc::new(Semaphore::new(1));
+        let (busy, other) = (FakeApiServer::with_objects(&["a"]), FakeApiServer::with_objects(&["b"]));
+        let (code, reason) = (429, "TooManyRequests".to_owned());
+        busy.fail_list(Failure::Status(Status {
+            code,
+            reason,
+            retry_after: Some(Duration::from_secs(3)),
+            ..Status::default()
+        }));
+        let (unit, delayed) = bench.start(0, &busy, options(), None);
+        until("shown", || unit.status.view().last_error.is_some()).await;
+        let view = unit.status.view();
+        assert_eq!((view.state, view.synced), (UnitState::BackingOff, false));
+        assert_eq!(view.last_error.as_deref(), Some("server answered 429 TooManyRequests"));
+        let (second, running) = bench.start(1, &other, options(), None);
+        until("listed", || second.status.view().synced).await;
+        assert_eq!(busy.requests().len(), 1, "the other unit did not wait for the delayed one");
+        until("listed again", || unit.status.view().synced).await;
+        assert_eq!(busy.requests()[..2], [busy.requests()[0].clone(), busy.requests()[0].clone()]);
+        for supervisor in [delayed, running] {
+            supervisor.send(StopUnit).await.unwrap();
+        }
     });
 }
 

@@ -25,15 +25,12 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture};
 pub use kube::Client;
 
-use super::{
-    Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream,
-    retry::{REPEATS_MAX, repeat_after},
-};
+use super::{Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream};
 use crate::object::{
     ResourceType,
     scan::{ScanPlan, TypeMeta},
@@ -82,10 +79,7 @@ impl Default for Limits {
     }
 }
 
-/// A source of one collection of an API server.
-///
-/// Rules T-1 and T-3 decide when a GET is repeated with the same query; other failures go to the caller. A GET that
-/// times out is not repeated, because [`Limits::idle`] is already a long wait.
+/// A source of one collection of an API server. Each call sends one GET.
 #[derive(Clone)]
 pub struct KubeListWatch {
     source: Arc<Source>,
@@ -119,7 +113,7 @@ impl ListWatch for KubeListWatch {
         let source = Arc::clone(&self.source);
         async move {
             let uri = query::list_uri(&source.resource, &source.scope, &request);
-            repeated(|| transfer::list(&source, &uri)).await
+            transfer::list(&source, &uri).await
         }
         .boxed_local()
     }
@@ -128,37 +122,8 @@ impl ListWatch for KubeListWatch {
         let source = Arc::clone(&self.source);
         async move {
             let uri = query::watch_uri(&source.resource, &source.scope, &request);
-            let stream = repeated(|| transfer::open_watch(&source, &uri)).await?;
-            Ok(stream.boxed_local())
+            Ok(transfer::open_watch(&source, &uri).await?.boxed_local())
         }
         .boxed_local()
     }
-}
-
-/// One failed GET.
-#[derive(Debug)]
-struct Attempt {
-    failure: Failure,
-    /// False if the GET must not be repeated: after a timeout, or if the `Retry-After` header of an error answer has no number of
-    /// seconds (T-1). A delay in the body does not count. If true, [`repeat_after`] decides.
-    may_repeat: bool,
-}
-
-impl From<Failure> for Attempt {
-    fn from(failure: Failure) -> Self {
-        Self { failure, may_repeat: true }
-    }
-}
-
-/// Sends one GET. Repeats it after failures that allow a repeat, at most ten times (T-1, T-2).
-async fn repeated<T, F: Future<Output = Result<T, Attempt>>>(mut send: impl FnMut() -> F) -> Result<T, Failure> {
-    for _ in 0..REPEATS_MAX {
-        match send().await {
-            Err(Attempt { failure, may_repeat: true }) if let Some(delay) = repeat_after(&failure) => {
-                tokio::time::sleep(delay).await;
-            }
-            answer => return answer.map_err(|attempt| attempt.failure),
-        }
-    }
-    send().await.map_err(|attempt| attempt.failure)
 }

@@ -5,20 +5,22 @@ use std::time::Duration;
 use super::Failure;
 
 /// Maximum number of repeats of one GET (T-1).
-pub(super) const REPEATS_MAX: usize = 10;
+const REPEATS_MAX: u32 = 10;
 /// Delay before a GET is repeated after a lost connection (T-3).
 const RECONNECT_DELAY: Duration = Duration::from_secs(1);
-/// Longest `Retry-After` after which this module repeats the GET. If it is longer, the reflector waits, and shows the wait to
-/// users.
+/// Longest `Retry-After` after which the GET is repeated. If it is longer, the cycle fails, and the reflector waits before the next
+/// one.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// Returns the delay before the same GET is sent again. `None` passes `failure` to the caller.
+/// Returns the delay before the same GET is sent again. `None` passes `failure` to the reflector. `repeats` is the number of repeats
+/// of this GET so far.
 ///
 /// A GET is repeated after a lost connection, and after 429 or 5xx with a `Retry-After` of at most [`RETRY_AFTER_MAX`]. It is not
-/// repeated after failures that the reflector handles: a refused connection, an expired version, or a too large version
-/// (D-4).
-pub(super) fn repeat_after(failure: &Failure) -> Option<Duration> {
+/// repeated after failures that the reflector handles: a refused connection, a timeout, which was already a long wait, an
+/// expired version, or a too large version (D-4).
+pub(crate) fn repeat_after(failure: &Failure, repeats: u32) -> Option<Duration> {
     match failure {
+        _ if repeats >= REPEATS_MAX => None,
         Failure::Disconnected(_) => Some(RECONNECT_DELAY),
         Failure::Status(status) if status.is_expired() || status.too_large => None,
         Failure::Status(status) if status.code == 429 || (500..600).contains(&status.code) => {
@@ -55,13 +57,15 @@ mod tests {
             (Failure::Status(too_large), None),
             (Failure::Status(expired), None),
             (Failure::Disconnected("reset".into()), Some(second(1))),
+            (Failure::TimedOut(second(60)), None),
             (Failure::Refused, None),
             (Failure::NotAList("Table".into()), None),
             (Failure::Undecodable("x".into()), None),
             (Failure::FrameTooLong { max_bytes: 1, object: None }, None),
             (Failure::Request("tls".into()), None),
         ] {
-            assert_eq!(repeat_after(&failure), expected, "{failure:?}");
+            assert_eq!(repeat_after(&failure, 9), expected, "{failure:?}");
+            assert_eq!(repeat_after(&failure, 10), None, "{failure:?}");
         }
     }
 }

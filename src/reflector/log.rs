@@ -23,6 +23,7 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             info!(%resource, error = %failure, "the API server does not serve this type now");
         }
         ReflectorReport::ListFailed(failure) => failed(failure, "failed to list"),
+        ReflectorReport::ListDelayed(failure) => failed(failure, "failed to list, retrying"),
         ReflectorReport::WatchStartFailed(failure) => failed(failure, "failed to open a watch"),
         ReflectorReport::WatchDelayed(failure) => failed(failure, "failed to open a watch, retrying"),
         ReflectorReport::WatchEnded { cause: EndCause::Closed, relist: false } => {

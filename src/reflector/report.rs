@@ -76,9 +76,11 @@ pub(crate) enum GiveUpCause {
 pub(crate) enum ReflectorReport {
     /// A list failed, and therefore the cycle failed.
     ListFailed(Failure),
+    /// A page of a list failed, and its request will be repeated (T-1, T-3).
+    ListDelayed(Failure),
     /// A watch could not be opened, and therefore the cycle failed.
     WatchStartFailed(Failure),
-    /// A watch could not be opened and will be retried without a list.
+    /// A watch or a streaming list could not be opened and will be retried without a list (R-40, T-1, T-3).
     WatchDelayed(Failure),
     /// A watch ended. If `relist`, a list follows; otherwise the watch is resumed.
     WatchEnded { cause: EndCause, relist: bool },

@@ -5,23 +5,24 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, future::LocalBoxFuture};
 use rand::RngExt as _;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 use tracing::info;
 
 use super::{
-    Reflector, ReflectorAction, ReflectorEvent, ReflectorInput, ReflectorStep,
+    Reflector, ReflectorAction, ReflectorEvent, ReflectorInput, ReflectorReport, ReflectorStep,
     log::log,
     messages::{Compare, Events, Queue, UnitHooks},
 };
 use crate::{
     failures::Failures,
-    list_watch::{Failure, ListWatch, WatchEvent, WatchStream},
+    list_watch::{Failure, ListWatch, WatchEvent, WatchStream, retry::repeat_after},
     object::{Keep, Object, ResourceType},
+    status::UnitState,
     trace::Span,
 };
 
@@ -184,7 +185,10 @@ impl ReflectorRun {
                     self.span = self.unit.status.begin_span("list");
                     self.listing_since = Some(asked);
                 }
-                ReflectorInput::Page(self.source.list(request.clone()).await)
+                let page = |source: &dyn ListWatch| source.list(request.clone());
+                // The pages that have arrived stay in memory, so the permit is kept.
+                let keeps_permit = request.continue_token.is_some();
+                ReflectorInput::Page(self.repeated(page, ReflectorReport::ListDelayed, keeps_permit).await)
             }
             ReflectorAction::Compare => {
                 ReflectorInput::Compared(self.fifo.compare.send(Compare(self.reflector.held()?)).await.ok()?)
@@ -194,7 +198,8 @@ impl ReflectorRun {
                 if request.initial_events {
                     self.listing_since = Some(asked);
                 }
-                let opened = self.source.watch(request.clone()).await;
+                let watch = |source: &dyn ListWatch| source.watch(request.clone());
+                let opened = self.repeated(watch, ReflectorReport::WatchDelayed, false).await;
                 if opened.is_ok() {
                     self.unit.timings.watch_open.observe(asked.elapsed());
                 }
@@ -219,6 +224,38 @@ impl ReflectorRun {
             }
             ReflectorAction::Keep | ReflectorAction::Done => return None,
         })
+    }
+
+    /// Sends one request, and repeats it after failures that allow a repeat (T-1, T-3). Shows and logs each of these failures when it
+    /// arrives. Without `keeps_permit`, other units may list during the delays.
+    async fn repeated<T>(
+        &mut self,
+        send: impl Fn(&dyn ListWatch) -> LocalBoxFuture<'static, Result<T, Failure>>,
+        delayed: fn(Failure) -> ReflectorReport,
+        keeps_permit: bool,
+    ) -> Result<T, Failure> {
+        let mut repeats = 0;
+        loop {
+            let failure = match send(&*self.source).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            let Some(delay) = repeat_after(&failure, repeats) else { return Err(failure) };
+            repeats += 1;
+            {
+                let mut view = self.unit.status.lock();
+                (view.state, view.last_error) = (UnitState::BackingOff, Some(failure.to_string()));
+            }
+            log(&delayed(failure), &self.resource, &mut self.failures, self.started.elapsed());
+            let permit = self.permit.take_if(|_| !keeps_permit);
+            let had_permit = permit.is_some();
+            drop(permit);
+            sleep(delay).await;
+            if had_permit {
+                self.permit = Arc::clone(&self.list_permits).acquire_owned().await.ok();
+            }
+            self.reflector.show(&mut self.unit.status.lock(), &self.resource);
+        }
     }
 
     /// Records the duration of a list once the list is complete: `step` then compares or emits it.

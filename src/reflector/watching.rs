@@ -63,7 +63,7 @@ impl Reflector {
         self.note(Verb::Watch, &failure);
         let after = retry_after(&failure);
         match failure {
-            Failure::Disconnected(_) => {
+            Failure::Disconnected(_) | Failure::TimedOut(_) => {
                 turn.reports.push(ReflectorReport::WatchDelayed(failure));
                 self.rewatch(stream, turn)
             }

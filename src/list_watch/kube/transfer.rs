@@ -8,7 +8,7 @@ use http::{Request, header};
 use http_body_util::{BodyDataStream, BodyExt};
 use kube::client::Body;
 
-use super::{Attempt, Source, failure, query};
+use super::{Source, failure, query};
 use crate::list_watch::{
     Failure, ListPage, WatchEvent,
     decode::{ListDecoder, WatchDecoder, decode_status},
@@ -24,14 +24,14 @@ const BATCH_EVENTS_MAX: usize = 4096;
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
 /// Gets one page.
-pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt> {
+pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Failure> {
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, true));
     let idle = source.limits.idle;
     let mut body = send(source, request).await?;
     let mut decoder = ListDecoder::new(source.served.clone(), source.plan.clone(), source.limits.max_frame);
     loop {
         match within(idle, next_chunk(&mut body)).await? {
-            None => return Ok(decoder.finish()?),
+            None => return decoder.finish(),
             Some(chunk) => decoder.push(&chunk?)?,
         }
     }
@@ -41,7 +41,7 @@ pub(super) async fn list(source: &Source, uri: &str) -> Result<ListPage, Attempt
 pub(super) async fn open_watch(
     source: &Source,
     uri: &str,
-) -> Result<impl Stream<Item = Result<Vec<WatchEvent>, Failure>> + use<>, Attempt> {
+) -> Result<impl Stream<Item = Result<Vec<WatchEvent>, Failure>> + use<>, Failure> {
     // a server may compress each event of a watch separately, which costs both sides more than it saves
     let request = Request::get(uri).header(header::ACCEPT, query::accept(&source.scope, false));
     let request = request.header(header::ACCEPT_ENCODING, "identity");
@@ -108,7 +108,7 @@ impl Batches {
 }
 
 /// Sends a request and returns the body of the answer; an unsuccessful status is a failure.
-async fn send(source: &Source, request: http::request::Builder) -> Result<BodyDataStream<Body>, Attempt> {
+async fn send(source: &Source, request: http::request::Builder) -> Result<BodyDataStream<Body>, Failure> {
     let request = request.body(Body::empty()).map_err(|error| Failure::Request(error.to_string()))?;
     let idle = source.limits.idle;
     let answer = within(idle, source.client.send(request)).await?.map_err(|error| failure::sort(&error))?;
@@ -120,8 +120,7 @@ async fn send(source: &Source, request: http::request::Builder) -> Result<BodyDa
     let text = error_text(&mut body, idle).await;
     let retry_after = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
     let status = decode_status(head.status.as_u16(), retry_after, &text);
-    let may_repeat = retry_after.is_some_and(|seconds| seconds.trim().parse::<u64>().is_ok());
-    Err(Attempt { failure: Failure::Status(status), may_repeat })
+    Err(Failure::Status(status))
 }
 
 /// Reads the body of an error, up to a limit or the first failure.
@@ -140,10 +139,7 @@ async fn next_chunk(body: &mut BodyDataStream<Body>) -> Option<Result<Bytes, Fai
     Some(body.next().await?.map_err(|error| failure::sort(&error)))
 }
 
-/// Limits a future to `idle`. The GET is not repeated after a timeout, because `idle` is already a long wait.
-async fn within<T>(idle: Duration, future: impl Future<Output = T>) -> Result<T, Attempt> {
-    tokio::time::timeout(idle, future).await.map_err(|_| Attempt {
-        failure: Failure::Disconnected(format!("no byte from the server for {idle:?}")),
-        may_repeat: false,
-    })
+/// Limits a future to `idle`.
+async fn within<T>(idle: Duration, future: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::time::timeout(idle, future).await.map_err(|_| Failure::TimedOut(idle))
 }
