@@ -206,22 +206,23 @@ impl Registry {
     }
 
     /// Returns the rows that keep the engine from being ready, with the reason: resources that are not synced. Resources that do
-    /// not exist, or that the server refuses, do not count.
+    /// not exist, or that the server refuses, do not count. Resources that are no longer [required](UnitView::is_required) do not
+    /// count either.
     pub fn unready(&self) -> Vec<(String, String)> {
         if !self.is_discovered() {
             return vec![("discovery".to_owned(), UNDISCOVERED.to_owned())];
         }
-        let why = |view: UnitView| why_unready(&view).map(|why| (view.plural, why));
-        self.views().into_iter().filter_map(why).collect()
+        let why = |view: UnitView| why_unsynced(&view).map(|why| (view.plural, why));
+        self.views().into_iter().filter(UnitView::is_required).filter_map(why).collect()
     }
 }
 
 /// Reason for not being ready before discovery.
 pub const UNDISCOVERED: &str = "the resource types of the API server are not known yet";
 
-/// Returns the reason why a row of `/v1/resources` keeps the engine from being ready. `None` if the resource is synced,
-/// does not exist, or is not allowed.
-pub fn why_unready(view: &UnitView) -> Option<String> {
+/// Returns the reason why the resource of a row of `/v1/resources` is not synced yet. `None` if it is synced, does not exist, or is
+/// not allowed.
+pub fn why_unsynced(view: &UnitView) -> Option<String> {
     let settled = view.synced || matches!(view.state, UnitState::Forbidden | UnitState::Waiting);
     let error = view.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
     (!settled).then(|| format!("not synced, {}{error}", view.state.as_ref()))
@@ -229,6 +230,8 @@ pub fn why_unready(view: &UnitView) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::informer::Seed;
 
@@ -274,7 +277,15 @@ mod tests {
             plural: "pods".to_owned(),
             namespaced: true,
         };
-        assert!(why_unready(&UnitStatus::new("all", &pods, None).view()).is_some());
-        assert!(why_unready(&UnitStatus::waiting("all", "bananas").view()).is_none());
+        let unlisted = Arc::new(UnitStatus::new("all", &pods, None));
+        assert!(why_unsynced(&unlisted.view()).is_some());
+        assert!(why_unsynced(&UnitStatus::waiting("all", "bananas").view()).is_none());
+        let registry = Registry::default();
+        registry.set(Vec::new(), [(("all".to_owned(), "pods".to_owned()), Arc::clone(&unlisted))].into());
+        registry.set_discovered();
+        for (limit, is_ready) in [(None, false), (Some(Duration::from_hours(1)), false), (Some(Duration::ZERO), true)] {
+            unlisted.require_for(limit);
+            assert_eq!(registry.unready().is_empty(), is_ready, "{limit:?}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
@@ -145,6 +145,9 @@ pub struct UnitView {
     /// Seconds since the server last sent anything, bookmarks included; `null` if it has sent nothing yet.
     #[serde(rename = "lastActivitySeconds")]
     pub last_activity_seconds: Option<f64>,
+    /// Time after which the type no longer delays readiness, because only a wildcard selects it; `None` if it is always required.
+    #[serde(skip)]
+    pub required_until: Option<Instant>,
     /// Reception time of the oldest delta that is not yet applied, for [`UnitView::lag_seconds`]; `None` if there is none.
     #[serde(skip)]
     pub waiting_since: Option<Instant>,
@@ -153,10 +156,19 @@ pub struct UnitView {
     pub last_activity: Option<Instant>,
 }
 
+impl UnitView {
+    /// Returns true if the type delays readiness while it is not synced.
+    #[expect(clippy::disallowed_methods, reason = "the time has no effect on the unit, only on what is shown")]
+    pub fn is_required(&self) -> bool {
+        self.required_until.is_none_or(|until| Instant::now() < until)
+    }
+}
+
 /// Shared status of one unit.
 #[derive(Debug)]
 pub struct UnitStatus {
     view: Mutex<UnitView>,
+    created: Instant,
     /// See [`UnitView::redact_errors`].
     redact_errors: Arc<AtomicU64>,
     /// Span of the last list or watch.
@@ -208,7 +220,14 @@ impl UnitStatus {
             list_duration: Arc::new(Histogram::new(LIST_BOUNDS)),
             ..UnitView::default()
         };
-        Self { view: Mutex::new(view), redact_errors: Arc::default(), span: Mutex::default() }
+        #[expect(clippy::disallowed_methods, reason = "the only user of this time is `required_until`")]
+        let created = Instant::now();
+        Self { view: Mutex::new(view), created, redact_errors: Arc::default(), span: Mutex::default() }
+    }
+
+    /// Limits the time for which the type delays readiness, counted from the creation of the status; `None` for no limit.
+    pub fn require_for(&self, limit: Option<Duration>) {
+        self.lock().required_until = limit.and_then(|limit| self.created.checked_add(limit));
     }
 
     /// Returns a copy of the view, with ages computed for the current time.

@@ -54,6 +54,11 @@ pub struct Supervision {
     #[schemars(range(min = 1))]
     #[educe(Default = 5)]
     pub degraded_after: u32,
+    /// Longest wait of `/readyz` for the first list of a type that only a wildcard of `match` selects. A type that is named exactly
+    /// is always required.
+    #[serde(with = "Text::<Duration>")]
+    #[educe(Default = Duration::from_mins(2))]
+    pub ready_after: Duration,
 }
 
 impl Supervision {

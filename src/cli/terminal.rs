@@ -156,7 +156,13 @@ pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
     // A type in several namespaces counts once.
     let types = synced.iter().map(|view| (&view.api_version, &view.plural)).collect::<BTreeSet<_>>().len();
     let (waiting, after) = (waiting.len(), started.elapsed());
-    tracing::info!(types, objects, waiting, ?after, "ready: every type that exists and is allowed is synced");
+    let late: Vec<_> =
+        views.iter().filter(|view| registry::why_unsynced(view).is_some()).map(|view| &view.plural).collect();
+    if late.is_empty() {
+        tracing::info!(types, objects, waiting, ?after, "ready: every type that exists and is allowed is synced");
+    } else {
+        tracing::warn!(types, objects, waiting, ?after, ?late, "ready: every required type is synced, others are late");
+    }
 }
 
 /// Describes the progress of a type.

@@ -34,7 +34,7 @@ use crate::{
     lister::Lister,
     mutex::lock,
     notification::Notification,
-    registry::{Registry, WatchedType, why_unready},
+    registry::{Registry, WatchedType, why_unsynced},
 };
 #[cfg(any(test, feature = "testing"))]
 use crate::{
@@ -219,7 +219,8 @@ impl EngineHandle {
     }
 
     /// Waits until all configured resources are synced, except those that do not exist or that the server refuses (`/readyz`).
-    /// The wait has no time limit; see [`EngineHandle::wait_for_sync_within`].
+    /// `[supervision] ready_after` limits the wait for a type that only a wildcard selects. Otherwise the wait has no time limit; see
+    /// [`EngineHandle::wait_for_sync_within`].
     pub async fn wait_for_sync(&self) {
         while !self.conductor.lock().is_settled() || !self.registry().unready().is_empty() {
             sleep(LOOK).await;
@@ -243,7 +244,7 @@ impl EngineHandle {
         let views = self.registry().views();
         let synced = |entry: &String| {
             let mut rows = views.iter().filter(|view| view.name == *entry).peekable();
-            (decided || rows.peek().is_some()) && rows.all(|view| why_unready(view).is_none())
+            (decided || rows.peek().is_some()) && rows.all(|view| why_unsynced(view).is_none())
         };
         self.config().resources.keys().map(|entry| (entry.clone(), synced(entry))).collect()
     }

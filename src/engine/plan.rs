@@ -208,6 +208,8 @@ pub struct Planned {
     pub entry: String,
     /// Type of the units.
     pub resource: ResourceType,
+    /// Set if only a wildcard of the entry selects the type.
+    pub by_wildcard: bool,
     /// Units in the order of namespaces.
     pub units: Vec<UnitSpec>,
     /// Reason for having no units; `None` if there are units.
@@ -284,13 +286,14 @@ pub fn plan(
     let mut plan = Plan::default();
     let entries: BTreeMap<&str, Arc<ResourceConfig>> =
         config.resources.iter().map(|(name, resource)| (name.as_str(), Arc::new(resource.clone()))).collect();
-    for Owned { entry, resource, .. } in types {
+    for Owned { entry, pattern, resource } in types {
         let Some(options) = entries.get(entry.as_str()) else { continue };
         let whole = in_cluster(config, entry, resource, options);
         let name = whole.type_name();
         let mut planned = Planned {
             entry: entry.clone(),
             resource: resource.clone(),
+            by_wildcard: options.patterns.get(*pattern).is_some_and(|pattern| pattern.pattern().is_wildcard()),
             units: Vec::new(),
             waiting: None,
             unasked: BTreeSet::new(),

@@ -6,13 +6,13 @@ use tracing::{error, info, warn};
 
 use super::{
     conductor::{Conductor, Fatal},
-    plan::{Outlook, Planned, WaitingReason},
+    plan::{Outlook, Planned, TypeName, UnitSpec, WaitingReason},
     state::State,
 };
 use crate::{
     config::OnMissing,
     discovery::{Resolution, Unmatched},
-    registry::WaitingRows,
+    registry::{WaitingRows, why_unsynced},
     status::{UnitState, UnitStatus},
 };
 
@@ -40,6 +40,7 @@ impl Conductor {
         }
         for planned in plan.types.values().flatten() {
             row_of_type(&mut state, planned, &mut rows);
+            self.require(&mut state, planned);
         }
         for conflict in &selection.conflicts {
             let (first, second) = (&conflict.first.entry, &conflict.second.entry);
@@ -53,6 +54,21 @@ impl Conductor {
         state.waiting = rows;
         if changed {
             self.show(&state);
+        }
+    }
+
+    /// Limits the time for which a type delays readiness, if only a wildcard selects the type. Logs once that this time has passed.
+    fn require(&self, state: &mut State, planned: &Planned) {
+        let limit = planned.by_wildcard.then_some(self.shared.supervision.ready_after);
+        let kept = state.types.get(&TypeName::of(&planned.resource));
+        for unit in kept.iter().flat_map(|kept| &kept.units).filter(|unit| unit.spec.entry == planned.entry) {
+            unit.informer.status.require_for(limit);
+            let view = unit.informer.status.lock();
+            let Some(why) = why_unsynced(&view).filter(|_| !view.is_required()) else { continue };
+            let UnitSpec { entry, resource, namespace, .. } = &unit.spec;
+            if state.told.insert((entry.clone(), format!("not required {resource} {namespace:?}"))) {
+                warn!(entry, %resource, namespace, why, "ready without this type: it did not sync within [supervision] ready_after");
+            }
         }
     }
 

@@ -18,46 +18,60 @@ use crate::{
     list_watch::kube::Scope,
     metrics,
     mutex::lock,
-    registry::{Registry, UNDISCOVERED, why_unready},
+    registry::{Registry, UNDISCOVERED, why_unsynced},
 };
+
+/// Result of one check.
+enum Outcome {
+    Passed,
+    /// The check fails, but the engine is ready without it, for this reason.
+    Excused(String),
+    Failed(String),
+}
 
 /// Succeeds if the process answers.
 pub(super) async fn livez(RawQuery(query): RawQuery) -> impl IntoResponse {
-    report("livez", query.as_deref(), &[("ping".to_owned(), None)])
+    report("livez", query.as_deref(), &[("ping".to_owned(), Outcome::Passed)])
 }
 
-/// `/readyz` and `/healthz`. Succeeds if the first discovery has ended, every handler has started, and every configured resource is
+/// `/readyz` and `/healthz`. Succeeds if the first discovery has ended, every handler has started, and every required resource is
 /// synced. Resources that are not served, not watchable or not allowed are ignored. While the journal is not writable, units
 /// created after the first discovery are also ignored, because other types are readable.
 pub(super) async fn readyz(State(state): State<ServeState>, uri: Uri) -> impl IntoResponse {
     report(uri.path().trim_matches('/'), uri.query(), &readiness(&state))
 }
 
-fn readiness(state: &ServeState) -> Vec<(String, Option<String>)> {
+fn readiness(state: &ServeState) -> Vec<(String, Outcome)> {
+    let failed = |why: &str| Outcome::Failed(why.to_owned());
     let mut checks = Vec::new();
     let discovered = state.hub.registry.is_discovered();
-    checks.push(("discovery".to_owned(), (!discovered).then(|| UNDISCOVERED.to_owned())));
+    checks.push(("discovery".to_owned(), if discovered { Outcome::Passed } else { failed(UNDISCOVERED) }));
     let health = state.hub.journal.health();
     for view in state.hub.registry.views() {
-        let why = why_unready(&view);
+        let why = why_unsynced(&view);
         let waits = view.late && health.not_writable.is_some() && why.is_some();
-        let why = why.filter(|_| !waits);
         let note = match &why {
-            None if waits => format!(" ({}, waits for the store)", view.state.as_ref()),
+            Some(_) if waits => format!(" ({}, waits for the store)", view.state.as_ref()),
             None if !view.synced => format!(" ({})", view.state.as_ref()),
             _ => String::new(),
         };
+        let outcome = match why.filter(|_| !waits) {
+            None => Outcome::Passed,
+            Some(why) if view.is_required() => Outcome::Failed(why),
+            Some(why) => Outcome::Excused(why),
+        };
         let namespace = view.namespace.map_or_else(String::new, |namespace| format!("/{namespace}"));
-        checks.push((format!("resource/{}/{}{namespace}{note}", view.name, view.plural), why));
+        checks.push((format!("resource/{}/{}{namespace}{note}", view.name, view.plural), outcome));
     }
     for handler in state.handlers.views() {
-        let why = (handler.state == HandlerState::Starting).then(|| "not started".to_owned());
-        checks.push((format!("handler/{}", handler.name), why));
+        let starts = handler.state == HandlerState::Starting;
+        checks
+            .push((format!("handler/{}", handler.name), if starts { failed("not started") } else { Outcome::Passed }));
     }
     if health.stored {
         // A journal that is not writable does not make the engine unready, because the cache can be read.
         let note = health.not_writable.map_or_else(String::new, |why| format!(" ({why})"));
-        checks.push((format!("journal{note}"), None));
+        checks.push((format!("journal{note}"), Outcome::Passed));
     }
     checks
 }
@@ -137,21 +151,24 @@ pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap)
     ([(header::CONTENT_TYPE, content_type)], text)
 }
 
-/// Formats a health response like the API server. If a check fails, or `query` has `verbose`, shows every check; otherwise `ok`.
-fn report(name: &str, query: Option<&str>, checks: &[(String, Option<String>)]) -> impl IntoResponse + use<> {
-    let failed = checks.iter().any(|(_, why)| why.is_some());
+/// Formats a health response like the API server: `ok` if every check passes. If a check fails, or `query` has `verbose`, shows every
+/// check. Otherwise shows the excused checks.
+fn report(name: &str, query: Option<&str>, checks: &[(String, Outcome)]) -> impl IntoResponse + use<> {
+    let failed = checks.iter().any(|(_, outcome)| matches!(outcome, Outcome::Failed(_)));
     let verbose = query.is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")));
     let code = if failed { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK };
-    if !failed && !verbose {
-        return (code, "ok".to_owned());
-    }
     let mut text = String::new();
-    for (check, why) in checks {
-        let line = match why {
-            None => writeln!(text, "[+]{check} ok"),
-            Some(why) => writeln!(text, "[-]{check} failed: {why}"),
+    for (check, outcome) in checks {
+        let line = match outcome {
+            Outcome::Passed if failed || verbose => writeln!(text, "[+]{check} ok"),
+            Outcome::Passed => Ok(()),
+            Outcome::Excused(why) => writeln!(text, "[!]{check} not required any more: {why}"),
+            Outcome::Failed(why) => writeln!(text, "[-]{check} failed: {why}"),
         };
         line.expect("writing to a string succeeds");
+    }
+    if text.is_empty() {
+        return (code, "ok".to_owned());
     }
     let verdict = if failed { "failed" } else { "passed" };
     writeln!(text, "{name} check {verdict}").expect("writing to a string succeeds");

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::support::engine::{Engine, text};
-use deltabus::internals::simulator::{Simulator, SimulatorOptions};
+use deltabus::internals::simulator::{RequestKind, ServerFault, Simulator, SimulatorOptions, Times};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -169,6 +169,37 @@ fn unreachable_api_server_is_awaited_and_reported() {
     simulator.come_up();
     engine.wait_ready(SOON * 2);
     assert!(engine.terminate().success());
+}
+
+#[test]
+fn broken_type_of_wildcard_delays_readiness_only_so_long() {
+    let (simulator, dir) = cluster();
+    let busy = ServerFault::Status { code: 503, retry_after: Some(1) };
+    simulator.faults().add("/apis/apps/v1/deployments", RequestKind::Any, Times::Always, busy).unwrap();
+    let ready_after = |limit: &str| format!("[supervision]\nready_after = \"{limit}\"\n");
+    let all = format!("[resources.all]\nmatch = [\"*\"]\n{}", ready_after("3s"));
+    let engine = Engine::run(dir.path(), &config(dir.path(), &all));
+    let broken = || {
+        let rows = engine.json("/v1/resources");
+        rows["resources"].as_array().unwrap().iter().find(|row| row["plural"] == "deployments").unwrap().clone()
+    };
+    engine.wait_for_log("deployments");
+    engine.wait_for("shown", SOON, || broken()["lastError"].is_string());
+    assert!(broken()["lastError"].as_str().unwrap().contains("503"), "{}", broken());
+    assert_eq!(broken()["state"], "backing_off");
+    assert!(engine.log().contains("retrying") && engine.log().contains("503"), "{}", engine.log());
+    engine.wait_ready(SOON);
+    let (_, said) = engine.get("/readyz").unwrap();
+    assert!(said.starts_with("[!]resource/all/deployments not required any more: not synced"), "{said}");
+    assert!(said.contains("503") && said.ends_with("readyz check passed\n"), "{said}");
+    engine.wait_for_log("ready without this type");
+    assert_eq!(broken()["synced"], false);
+
+    let named = format!("[resources.named]\nmatch = [\"deployments\"]\n{}", ready_after("0s"));
+    let engine = Engine::run(dir.path(), &config(dir.path(), &named));
+    engine.wait_for("discovered", SOON, || engine.get("/readyz").unwrap().1.contains("[+]discovery ok"));
+    std::thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(engine.get("/readyz").unwrap().0, 503, "a type that is named exactly is required");
 }
 
 #[test]
