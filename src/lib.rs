@@ -107,6 +107,7 @@ mod regular_file;
 mod fresh;
 mod secret;
 mod text;
+mod printable;
 mod object;
 mod scope;
 

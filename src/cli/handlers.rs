@@ -60,7 +60,7 @@ pub(crate) async fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
     let Some(action) = &args.action else {
         let answer: Value = args.engine.connect()?.get_json("/v1/handlers").await?;
         match args.output {
-            TableOutput::Json => writeln!(io::stdout(), "{answer:#}")?,
+            TableOutput::Json => report::print_json(&answer)?,
             TableOutput::Table => io::stdout().write_all(table(&answer).as_bytes())?,
         }
         return Ok(());

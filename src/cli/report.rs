@@ -2,9 +2,13 @@
 
 use std::io::{self, Write as _};
 
-use crate::config::{ConfigErrors, Finding};
+use crate::{
+    config::{ConfigErrors, Finding},
+    printable::{printable, printable_json, printable_lines},
+};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
+use serde_json::Value;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
@@ -70,16 +74,18 @@ pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     aligned(rows, "  ")
 }
 
-/// Aligns rows of cells with this gap between columns.
+/// Aligns rows of cells with this gap between columns. Escapes characters that could control a terminal.
 pub(crate) fn aligned<R: AsRef<[String]>>(rows: &[R], gap: &str) -> String {
-    let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.as_ref().iter().map(|cell| printable(cell)).collect()).collect();
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.as_ref().get(column));
+        let cells = rows.iter().filter_map(|row| row.get(column));
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let line = |row: &R| {
-        let cells = row.as_ref().iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         format!("{}\n", cells.collect::<Vec<_>>().join(gap).trim_end())
     };
     rows.iter().map(line).collect()
@@ -94,14 +100,19 @@ pub(crate) fn print_table<R: AsRef<[String]>>(rows: &[R], styles: impl Iterator<
     Ok(())
 }
 
+/// Prints a JSON document to stdout, over several lines.
+pub(crate) fn print_json(document: &Value) -> io::Result<()> {
+    writeln!(io::stdout(), "{}", printable_json(&format!("{document:#}")))
+}
+
 /// Prints an error.
 pub(crate) fn failure(message: &str) {
-    anstream::eprintln!("{ERROR}error{ERROR:#}: {message}");
+    anstream::eprintln!("{ERROR}error{ERROR:#}: {}", printable_lines(message));
 }
 
 /// Prints a note.
 pub(crate) fn note(message: &str) {
-    anstream::eprintln!("{NOTE}note{NOTE:#}: {message}");
+    anstream::eprintln!("{NOTE}note{NOTE:#}: {}", printable_lines(message));
 }
 
 /// Returns `1 error`, `2 errors`.
@@ -112,8 +123,8 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
 fn finding(style: Style, label: &str, finding: &Finding) {
     let Finding { origin, key, message, excerpt } = finding;
     let key = if key.is_empty() { String::new() } else { format!("{KEY}{key}{KEY:#}: ") };
-    anstream::eprintln!("{style}{label}{style:#}: {PLACE}{origin}{PLACE:#}: {key}{message}");
+    anstream::eprintln!("{style}{label}{style:#}: {PLACE}{origin}{PLACE:#}: {key}{}", printable_lines(message));
     if let Some(excerpt) = excerpt {
-        anstream::eprintln!("{EXCERPT}{excerpt}{EXCERPT:#}");
+        anstream::eprintln!("{EXCERPT}{}{EXCERPT:#}", printable_lines(excerpt));
     }
 }

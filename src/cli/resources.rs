@@ -1,6 +1,6 @@
 //! `deltabus resources`: types of the server, the entries that match them, and what RBAC allows.
 
-use std::io::{self, Write as _};
+use std::io;
 
 use crate::{
     config::{Config, Loaded},
@@ -68,7 +68,7 @@ pub(crate) async fn resources(args: &ResourcesArgs) -> anyhow::Result<()> {
                 report::note(&format!("no entry matches {others} of the server; --all shows them"));
             }
         }
-        TableOutput::Json => writeln!(io::stdout(), "{:#}", document(&config, &catalog, &selection, &rows))?,
+        TableOutput::Json => report::print_json(&document(&config, &catalog, &selection, &rows))?,
     }
     Ok(())
 }

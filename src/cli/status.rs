@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use crate::printable::printable;
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use clap::Args;
@@ -81,7 +82,7 @@ pub(crate) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     (status["healthy"], status["problems"]) = (problems.is_empty().into(), json!(problems));
     match args.output {
         TableOutput::Table => print(&status, &problems)?,
-        TableOutput::Json => writeln!(io::stdout(), "{status:#}")?,
+        TableOutput::Json => report::print_json(&status)?,
     }
     if !problems.is_empty() {
         bail!("late or failing: {}", problems.iter().map(Problem::to_string).collect::<Vec<_>>().join(", "));
@@ -149,10 +150,10 @@ fn problems(status: &Value, readiness: &str) -> Vec<Problem> {
 
 fn print(status: &Value, problems: &[Problem]) -> io::Result<()> {
     let mut out = anstream::stdout().lock();
-    writeln!(out, "{HEADER}{}{HEADER:#}", title(status))?;
-    writeln!(out, "{}", summary(status))?;
+    writeln!(out, "{HEADER}{}{HEADER:#}", printable(&title(status)))?;
+    writeln!(out, "{}", printable(&summary(status)))?;
     for problem in problems.iter().filter(|problem| problem.name.is_empty()) {
-        writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", problem.why)?;
+        writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", printable(&problem.why))?;
     }
     drop(out);
     print_table(UNITS, rows(&status["resources"]), late_unit)?;

@@ -11,15 +11,19 @@ use std::{
 use crate::{
     config::{Log, LogFormat, LogLevel},
     handler::stdout,
+    printable::{printable, printable_json},
     registry,
     status::{UnitState, UnitView},
 };
+use anstyle::Style;
 use console::Term;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::Instant;
+use tracing::field::{Field, Visit};
 use tracing_subscriber::{
     EnvFilter, Registry,
-    fmt::{format::Writer, time::FormatTime},
+    field::RecordFields,
+    fmt::{FormatFields, format::Writer, time::FormatTime},
     layer::SubscriberExt as _,
     reload,
     util::SubscriberInitExt as _,
@@ -54,6 +58,58 @@ impl<W: Write> Write for AboveTheBars<W> {
     }
 }
 
+/// Writer of lines of JSON whose texts cannot control a terminal.
+struct PrintableJson<W>(W);
+
+impl<W: Write> Write for PrintableJson<W> {
+    fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+        self.0.write_all(printable_json(&String::from_utf8_lossy(lines)).as_bytes())?;
+        Ok(lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Format of the fields of a log line: the message, then `name=value`. Names and messages of others are in the values, so they are
+/// escaped: a log line cannot be forged.
+struct PrintableFields;
+
+impl<'a> FormatFields<'a> for PrintableFields {
+    fn format_fields<R: RecordFields>(&self, out: Writer<'a>, fields: R) -> fmt::Result {
+        let mut visitor = FieldVisitor { out, is_first: true, result: Ok(()) };
+        fields.record(&mut visitor);
+        visitor.result
+    }
+}
+
+struct FieldVisitor<'a> {
+    out: Writer<'a>,
+    is_first: bool,
+    result: fmt::Result,
+}
+
+impl Visit for FieldVisitor<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if self.result.is_err() || field.name().starts_with("log.") {
+            return; // fields of the crate `log`: target and place
+        }
+        let gap = if self.is_first { "" } else { " " };
+        self.is_first = false;
+        let value = printable(&format!("{value:?}"));
+        let (name, equals) = if self.out.has_ansi_escapes() {
+            (Style::new().italic(), Style::new().dimmed())
+        } else {
+            (Style::new(), Style::new())
+        };
+        self.result = match field.name() {
+            "message" => write!(self.out, "{gap}{value}"),
+            text => write!(self.out, "{gap}{name}{text}{name:#}{equals}={equals:#}{value}"),
+        };
+    }
+}
+
 /// Starts logging to stderr. On a terminal, also makes `stdout` handlers write above the drawings. `RUST_LOG` overrides `[log]
 /// level`.
 pub(crate) fn start(log: &Log) {
@@ -64,12 +120,14 @@ pub(crate) fn start(log: &Log) {
     FILTER.get_or_init(|| handle);
     let terminal = io::stderr().is_terminal();
     let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
-    let layer = tracing_subscriber::fmt::layer().with_writer(|| AboveTheBars(io::stderr)).with_target(false);
+    let layer = tracing_subscriber::fmt::layer().with_target(false);
     let registry = tracing_subscriber::registry().with(filter);
     if json {
-        registry.with(layer.json().flatten_event(true)).init();
+        let layer = layer.json().flatten_event(true);
+        registry.with(layer.with_writer(|| PrintableJson(AboveTheBars(io::stderr)))).init();
     } else {
-        registry.with(layer.with_timer(LocalTime).with_ansi(colours())).init();
+        let layer = layer.with_timer(LocalTime).with_ansi(colours()).fmt_fields(PrintableFields);
+        registry.with(layer.with_writer(|| AboveTheBars(io::stderr))).init();
     }
     std::panic::set_hook(Box::new(|panic| {
         let place = panic.location().map(ToString::to_string);
@@ -167,10 +225,63 @@ pub(crate) async fn show_initial_syncs(registry: Arc<registry::Registry>) {
 
 /// Describes the progress of a type.
 fn progress(view: &UnitView) -> String {
-    let error = view.last_error.as_deref().map_or_else(String::new, |error| format!(": {error}"));
+    let error = view.last_error.as_deref().map_or_else(String::new, |error| format!(": {}", printable(error)));
     match (view.synced, view.state) {
         (true, _) => format!("synced, {} objects", view.objects),
         (false, UnitState::Listing) => format!("listing, {} queued", view.queue_length),
         (false, state) => format!("{}{error}", state.as_ref().replace('_', " ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tracing_subscriber::layer::Layer;
+
+    use super::*;
+    use crate::printable::is_deceptive;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns what a layer writes about an event whose name and message come from somebody else.
+    fn logged<L: Layer<Registry> + Send + Sync>(layer: impl FnOnce(Lines) -> L) -> String {
+        let lines = Lines::default();
+        let forged = "default/x\r\n12:00:00  INFO stopped\u{1b}[2J\u{7}\u{9b}2J\u{202e}\u{2028}";
+        tracing::subscriber::with_default(Registry::default().with(layer(lines.clone())), || {
+            tracing::warn!(event = %forged, error = ?forged, handler = "out", count = 2, "gave up {forged}");
+        });
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn names_forge_no_log_line() {
+        let text = logged(|lines| {
+            let layer = tracing_subscriber::fmt::layer().without_time().with_target(false).with_ansi(false);
+            layer.fmt_fields(PrintableFields).with_writer(move || lines.clone())
+        });
+        let shown = "default/x\\r\\n12:00:00  INFO stopped\\u{1b}[2J\\u{7}\\u{9b}2J\\u{202e}\\u{2028}";
+        let expected = format!(" WARN gave up {shown} event={shown} error=\"{shown}\" handler=\"out\" count=2\n");
+        assert_eq!(text, expected);
+
+        let json = logged(|lines| {
+            let layer = tracing_subscriber::fmt::layer().json().flatten_event(true);
+            layer.with_writer(move || PrintableJson(lines.clone()))
+        });
+        assert_eq!(json.lines().count(), 1, "{json}");
+        assert!(!json.trim_end().contains(is_deceptive), "{json}");
+        let line: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(line["event"].as_str().unwrap().ends_with("\u{9b}2J\u{202e}\u{2028}"), "{json}");
     }
 }

@@ -13,8 +13,8 @@ use std::{
 use crate::{
     config::{ConfigErrors, Finding, Loaded, TestCase},
     engine::dry_run::{DryReport, DryRun, DryState},
-    handler::stdout::line::printable,
     object::ResourceType,
+    printable::printable,
 };
 use clap::Args;
 use jiff::Timestamp;

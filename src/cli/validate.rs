@@ -377,7 +377,7 @@ impl Verdict {
             "notes": self.notes.len(),
             "findings": findings.collect::<Vec<_>>(),
         });
-        writeln!(io::stdout().lock(), "{document:#}")
+        report::print_json(&document)
     }
 
     /// Prints one line for each pattern. The line shows the type that the pattern selects, or the number of types for a wildcard.

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     list_watch::kube::{ClusterAccess, raw::RawClient},
+    printable::printable,
     text::parse_duration,
 };
 use anyhow::{Context as _, bail};
@@ -102,7 +103,7 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     let verdicts = verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await;
     match args.output {
         TableOutput::Table => print_table(&verdicts)?,
-        TableOutput::Json => writeln!(io::stdout(), "{:#}", document(&url, &access.server_url(), &verdicts))?,
+        TableOutput::Json => report::print_json(&document(&url, &access.server_url(), &verdicts))?,
     }
     conclude(&verdicts)
 }
@@ -154,7 +155,7 @@ fn print_table(verdicts: &[(Unit, Verdict)]) -> io::Result<()> {
     for (unit, verdict) in verdicts {
         let Ok((_, outcome)) = verdict else { continue };
         for different in outcome.named.iter().take(NAMED_MAX) {
-            writeln!(out, "{} {}: {}", unit.resource(), different.key, sentence(different))?;
+            writeln!(out, "{} {}: {}", unit.resource(), printable(&different.key), sentence(different))?;
         }
         let more = outcome.different.saturating_sub(NAMED_MAX);
         if more > 0 {

@@ -11,14 +11,15 @@ pub mod line;
 
 use self::line::Line;
 use super::{BUFFER_KEPT_MAX, Handler, HandlerError};
-use crate::{cloud_event::Formatter, notification::Notification};
+use crate::{cloud_event::Formatter, notification::Notification, printable::printable_lines};
 
 /// Layout of events.
 #[derive(Clone, Debug)]
 pub enum Look {
     /// One line per event: a `CloudEvents` JSON object, or the handler's `format`.
     Lines,
-    /// One short line per event: `12:04:31 ~ prod/pod/web  v48211`. The output of a template is shown unchanged.
+    /// One short line per event: `12:04:31 ~ prod/pod/web  v48211`. Of the output of a template, characters that could control the
+    /// terminal are escaped.
     Short {
         /// Set to use colours.
         colour: bool,
@@ -101,7 +102,12 @@ impl Handler for Stdout {
                 Look::Short { colour, zone } if !self.formatter.is_template() => {
                     Line::of(event).write(&mut self.buffer, *colour, zone);
                 }
-                Look::Lines | Look::Short { .. } => self.formatter.line(&mut self.buffer, event)?,
+                Look::Lines => self.formatter.line(&mut self.buffer, event)?,
+                Look::Short { .. } => {
+                    let mut text = Vec::new();
+                    self.formatter.line(&mut text, event)?;
+                    self.buffer.extend_from_slice(printable_lines(&String::from_utf8_lossy(&text)).as_bytes());
+                }
             }
         }
         let written = self.write();

@@ -25,6 +25,7 @@ const EFFECTS: &[&str] = &[
 
 /// Files of the stages' state machines and their parts.
 const CORES: &[&str] = &[
+    "printable.rs",
     "change.rs",
     "redact.rs",
     "object.rs",

@@ -1,8 +1,14 @@
 //! Output of objects: tables, documents, names, and values of paths.
 
-use std::io::{self, Write as _};
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal as _, Write as _},
+};
 
-use crate::object::ResourceType;
+use crate::{
+    object::ResourceType,
+    printable::{is_deceptive, printable, printable_json, printable_lines},
+};
 use anyhow::bail;
 use serde_json::{Value, json};
 
@@ -56,6 +62,7 @@ impl<'a> ListPrinter<'a> {
         }
         let with_header = !args.no_headers;
         let mut out = io::stdout().lock();
+        let shown = Shown { on_terminal: out.is_terminal() };
         match &args.output {
             Output::Table | Output::Wide => {
                 let tables: Vec<_> = self.tables.iter().filter(|table| !table.rows.is_empty()).collect();
@@ -65,7 +72,8 @@ impl<'a> ListPrinter<'a> {
                 return Ok(tables.iter().map(|table| table.rows.len()).sum());
             }
             Output::Name => {
-                self.items.iter().try_for_each(|(resource, object)| writeln!(out, "{}", name(resource, object)))?;
+                let names = self.items.iter().map(|(resource, object)| name(resource, object));
+                names.map(|name| shown.line(name)).try_for_each(|name| writeln!(out, "{name}"))?;
                 return Ok(self.items.len());
             }
             Output::CustomColumns(columns) => {
@@ -75,13 +83,14 @@ impl<'a> ListPrinter<'a> {
             }
             Output::JsonPath(template) => {
                 let text = self.document().map(|document| template.fill(&document));
-                out.write_all(text.unwrap_or_default().as_bytes())?;
+                out.write_all(shown.lines(&text.unwrap_or_default()).as_bytes())?;
             }
             format @ (Output::Json | Output::Yaml) => {
                 if let Some(mut document) = self.document() {
                     document.sort_all_objects();
                     let is_json = matches!(format, Output::Json);
                     let text = if is_json { format!("{document:#}\n") } else { yaml::yaml(&document) };
+                    let text = if is_json { shown.json(&text) } else { shown.lines(&text) };
                     out.write_all(text.as_bytes())?;
                 }
             }
@@ -98,6 +107,27 @@ impl<'a> ListPrinter<'a> {
         }
         let items: Vec<_> = objects.collect();
         Some(json!({"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}))
+    }
+}
+
+/// Form in which texts of the cluster are printed. On a terminal, characters that could control it are escaped. Elsewhere the texts
+/// are unchanged.
+#[derive(Clone, Copy)]
+struct Shown {
+    on_terminal: bool,
+}
+
+impl Shown {
+    fn line(self, text: String) -> String {
+        if self.on_terminal { printable(&text) } else { text }
+    }
+
+    fn lines(self, text: &str) -> Cow<'_, str> {
+        if self.on_terminal { printable_lines(text) } else { text.into() }
+    }
+
+    fn json(self, text: &str) -> Cow<'_, str> {
+        if self.on_terminal { printable_json(text) } else { text.into() }
     }
 }
 
@@ -200,7 +230,7 @@ fn labels(labels: &Value) -> String {
     if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
 }
 
-/// Returns the text of a cell on one line, without control characters.
+/// Returns the text of a cell on one line, without characters that could control a terminal.
 fn cell(value: &Value) -> String {
     let text = match value {
         Value::Null => String::new(),
@@ -214,7 +244,7 @@ fn cell(value: &Value) -> String {
 }
 
 fn clean(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).collect()
+    text.chars().filter(|letter| !is_deceptive(*letter)).collect()
 }
 
 #[cfg(test)]
@@ -245,7 +275,7 @@ mod tests {
             let Command::Get(args) = Cli::try_parse_from(line).unwrap().command else { panic!("another command") };
             let (prefix, header, rows) = (String::new(), Vec::new(), Vec::new());
             let mut table = TablePrinter { args: &args, resource: &resource, prefix, header, rows };
-            table.add(page("web\x1b[31m"));
+            table.add(page("web\x1b[31m\u{202e}\u{9b}\u{2028}"));
             anstream::adapter::strip_str(&table.text(true)).to_string()
         };
         assert_eq!(print(""), "NAME      READY\nweb[31m   3\nx\n");
@@ -253,6 +283,16 @@ mod tests {
             print("-o wide -A"),
             "NAMESPACE   NAME      READY   NODE\na           web[31m   3       n1\nlong-one    x                 two...\n"
         );
+    }
+
+    #[test]
+    fn names_control_no_terminal_and_are_unchanged_elsewhere() {
+        let forged = "x\r\nrole/admin\u{1b}[2J\u{9b}";
+        let (terminal, pipe) = (Shown { on_terminal: true }, Shown { on_terminal: false });
+        assert_eq!(terminal.line(forged.to_owned()), "x\\r\\nrole/admin\\u{1b}[2J\\u{9b}");
+        assert_eq!(terminal.lines("a\nb\u{9b}"), "a\nb\\u{9b}");
+        assert_eq!(terminal.json("\"\u{9b}\""), "\"\\u009b\"");
+        assert_eq!((pipe.line(forged.to_owned()).as_str(), &*pipe.lines(forged)), (forged, forged));
     }
 
     #[test]

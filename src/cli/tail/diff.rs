@@ -1,8 +1,8 @@
 //! Lines that show what an update has changed. Each changed path has its own line: `spec.replicas  2 → 3`.
 
 use crate::{
-    handler::stdout::line::printable,
     object::difference::{Difference, differences},
+    printable::printable,
 };
 use anstyle::{AnsiColor, Style};
 use serde_json::Value;

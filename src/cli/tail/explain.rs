@@ -7,9 +7,9 @@ use crate::{
     config::Config,
     discovery::{Catalog, ObjectType},
     engine::dry_run::DryRun,
-    handler::stdout::line::printable,
     journal::{ChangeKind, Record, Sequence, UnitId},
     object::{Object, ResourceType},
+    printable::printable,
     subscribe::query::kind,
 };
 use serde_json::Value;

@@ -3,10 +3,11 @@
 use crate::{
     handler::stdout::{
         Look,
-        line::{self, Line, printable},
+        line::{self, Line},
     },
     journal::ChangeKind,
     object::ChangedBy,
+    printable::{printable, printable_json},
     subscribe::query::kind,
 };
 use anstyle::{AnsiColor, Style};
@@ -30,6 +31,8 @@ pub(crate) enum TailOutput {
 /// Printer of events.
 pub(super) struct Printer {
     output: TailOutput,
+    /// Set to escape what could control a terminal, also in JSON.
+    on_terminal: bool,
     colour: bool,
     zone: TimeZone,
 }
@@ -37,13 +40,15 @@ pub(super) struct Printer {
 impl Printer {
     /// Creates a printer for stdout, with colours on terminals unless `NO_COLOR` or `TERM=dumb` is set.
     pub(super) fn new(output: TailOutput) -> Self {
-        let colour = matches!(Look::of_stdout(), Look::Short { colour: true, .. });
-        Self { output, colour, zone: TimeZone::system() }
+        let look = Look::of_stdout();
+        let colour = matches!(look, Look::Short { colour: true, .. });
+        Self { output, on_terminal: matches!(look, Look::Short { .. }), colour, zone: TimeZone::system() }
     }
 
     /// Appends the output for an event; ignores messages that are not events.
     pub(super) fn print(&self, out: &mut Vec<u8>, word: &str, data: &str) {
         if self.output == TailOutput::Json {
+            let data = if self.on_terminal { printable_json(data) } else { data.into() };
             out.extend_from_slice(data.as_bytes());
             out.push(b'\n');
             return;
@@ -117,7 +122,7 @@ mod tests {
 
     fn printed(output: TailOutput, word: &str, data: &str) -> String {
         let mut out = Vec::new();
-        Printer { output, colour: false, zone: TimeZone::UTC }.print(&mut out, word, data);
+        Printer { output, on_terminal: true, colour: false, zone: TimeZone::UTC }.print(&mut out, word, data);
         String::from_utf8(out).unwrap()
     }
 
@@ -147,6 +152,10 @@ mod tests {
             assert_eq!(printed(TailOutput::Pretty, word, &event(more)), expected, "{word}{more}");
         }
         assert_eq!(printed(TailOutput::Json, "added", "{}"), "{}\n");
+        assert_eq!(printed(TailOutput::Json, "added", "{\"a\":\"\u{9b}2J\"}"), "{\"a\":\"\\u009b2J\"}\n");
+        let reordered = event(r#","data":{"old":{"a":1},"object":{"a":"\u202ex\u2028"}}"#);
+        let expected = "06:40:03 ~ shop/deployment/web  a  1 → \\u{202e}x\\u{2028}\n";
+        assert_eq!(printed(TailOutput::Diff, "updated", &reordered), expected);
         let changed = event(r#","data":{"old":{"a":1,"b":2},"object":{"a":2,"b":3}}"#);
         let expected = "06:40:03 ~ shop/deployment/web  a  1 → 2\n06:40:03 ~ shop/deployment/web  b  2 → 3\n";
         assert_eq!(printed(TailOutput::Diff, "updated", &changed), expected);

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{engine::dry_run::DryState, handler::stdout::line::printable};
+use crate::{engine::dry_run::DryState, printable::printable};
 use serde_json::{Map, Value};
 
 use super::yaml;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use crate::{
     config::TestCase,
     engine::dry_run::{DryOutcome, DryReport},
-    handler::stdout::line::printable,
+    printable::printable,
 };
 use anstyle::{AnsiColor, Style};
 use serde_json::{Value, json};

@@ -9,6 +9,7 @@ use crate::{
     change::{Cause, Change},
     journal::ChangeKind,
     notification::Event,
+    printable::printable,
 };
 
 /// Parts of the line of an event.
@@ -84,9 +85,4 @@ pub fn synced(objects: u64) -> String {
 pub fn whom(kind: &str, namespace: &str, name: &str) -> String {
     let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     format!("{prefix}{}/{name}", kind.to_lowercase())
-}
-
-/// Makes control characters visible, so that text of a server cannot control the terminal.
-pub fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }

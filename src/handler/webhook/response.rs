@@ -9,7 +9,7 @@ use http::{
 };
 
 use super::TOLD_BYTES;
-use crate::{handler::HandlerError, secret::printable_url};
+use crate::{handler::HandlerError, printable::is_deceptive, secret::printable_url};
 
 /// Returns the result of a delivery. `text` is the beginning of the body, without control characters; it may contain secrets. Only
 /// statuses in `reject` reject an event. If `Retry-After` is a date, the delay is the time from `now` to this date. `at` adds the
@@ -59,14 +59,9 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 /// Converts the beginning of a body to one line without control characters, and cuts it after `max` bytes.
 pub(super) fn printable(body: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(body);
-    let line = text.replace(|c: char| c.is_control() || is_invisible(c), " ");
+    let line = text.replace(is_deceptive, " ");
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.len() <= max { line } else { format!("{}…", &line[..line.floor_char_boundary(max)]) }
-}
-
-/// Returns true for characters that change the display of their neighbours on a terminal.
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 #[cfg(test)]
