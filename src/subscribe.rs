@@ -8,20 +8,21 @@
 //!
 //! [`Ring`](ring::Ring) holds the newest events for all subscribers. [`SubscriberCursor`](cursor::SubscriberCursor) chooses the
 //! next step of one subscriber, [`SubscriberFilter`](filter::SubscriberFilter) selects the events that it wants. [`query`] parses
-//! the request of a subscriber, [`frame`] formats the output. All of these are pure. `judge` evaluates expressions on its own
-//! thread. [`Hub`](hub::Hub) feeds the ring and keeps the counters. [`Subscriber`](subscriber::Subscriber) returns the frames.
+//! the request of a subscriber, [`frame`] formats the output. All of these are pure. [`judge`] evaluates expressions on its own
+//! thread, and shares the time of this thread between the clients. [`Hub`](hub::Hub) feeds the ring and keeps the counters. [`Subscriber`](subscriber::Subscriber) returns the frames.
 //!
 //! **Invariants:** a slow or blocked subscriber only occupies one of the allowed connections; it delays nothing. Events that a
 //! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a
 //! subscriber, nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
 
 pub mod cursor;
+mod fair_queue;
 mod feed;
 pub mod filter;
 pub mod frame;
 pub mod gap;
 pub mod hub;
-mod judge;
+pub mod judge;
 pub mod query;
 pub mod replay;
 pub mod ring;

@@ -21,6 +21,7 @@ use crate::{
     subscribe::{
         frame::StreamFormat,
         hub::{Hub, SubscribeError},
+        judge::StreamClient,
         query::SubscriberQuery,
         subscriber::Subscriber,
     },
@@ -63,7 +64,7 @@ impl RunningEngine {
     /// # Errors
     /// Fails at the maximum number of subscribers, if the engine stops, or if the journal cannot be read.
     pub async fn subscribe(&self, query: SubscriberQuery, format: StreamFormat) -> Result<Subscriber, SubscribeError> {
-        Subscriber::enter(&self.hub, query, format).await
+        Subscriber::enter(&self.hub, StreamClient::default(), query, format).await
     }
 
     /// Waits until the engine cannot continue. Reasons are an entry with `on_missing = "fail"` whose type is not served, and a

@@ -22,6 +22,7 @@ use crate::{
     failures::Failures,
     mutex::lock,
     secret::{ExposeSecret as _, SecretRef, SecretString},
+    subscribe::judge::StreamClient,
 };
 
 /// Number of wrong tokens that an address may send in a burst.
@@ -50,6 +51,15 @@ pub(super) struct Caller {
     pub(super) address: Option<SocketAddr>,
     /// Name of the token; `None` without authentication.
     pub(super) token: Option<String>,
+}
+
+impl Caller {
+    /// Returns the client whose streams share one part of the evaluation's time. It is the token, because a client can use many
+    /// addresses.
+    pub(super) fn stream_client(&self) -> StreamClient {
+        let network = || self.address.map(|address| network(address.ip()).to_string());
+        StreamClient(self.token.clone().or_else(network).unwrap_or_default())
+    }
 }
 
 impl Gate {

@@ -12,7 +12,7 @@ use axum::{
 use futures_util::stream::unfold;
 use jiff::Timestamp;
 
-use super::{ServeState, api_error::ApiError, connection::Endless};
+use super::{ServeState, api_error::ApiError, auth::Caller, connection::Endless};
 use crate::{
     registry::Registry,
     subscribe::{
@@ -26,6 +26,7 @@ const UNBUFFERED: HeaderName = HeaderName::from_static("x-accel-buffering");
 /// Responds with a stream of events. The stream ends when the engine or the connection ends.
 pub(super) async fn events(
     State(state): State<ServeState>,
+    Extension(caller): Extension<Caller>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -46,7 +47,7 @@ pub(super) async fn events(
     for name in &query.filter.resources {
         check_resource(&hub.registry, name)?;
     }
-    let entered = Subscriber::enter(&hub, query, format).await;
+    let entered = Subscriber::enter(&hub, caller.stream_client(), query, format).await;
     let subscriber = entered.map_err(|error| match error {
         SubscribeError::Full(_) => ApiError::too_many_requests(&error.to_string()),
         SubscribeError::Stopping => ApiError::unavailable(&error.to_string()),

@@ -1,7 +1,8 @@
 //! Evaluation of the expressions of clients (`when`), on its own thread with the lowest priority.
 //!
 //! Clients may send slow expressions. The HTTP thread only waits for the result. Handlers and indexers have a higher priority, so
-//! they keep their cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT).
+//! they keep their cores. Each evaluation has the limits of [`RuleLimits::CLIENT`](crate::rules::RuleLimits::CLIENT). All streams of
+//! one client together get the same CPU time as those of another client.
 
 use std::{io, panic::AssertUnwindSafe, sync::Arc, thread, time::Duration};
 
@@ -9,7 +10,7 @@ use crossbeam_channel::{Sender, unbounded};
 use rustix::{process::setpriority_process, thread::gettid};
 use tokio::sync::oneshot;
 
-use super::ring::Entry;
+use super::{fair_queue::FairQueue, ring::Entry};
 use crate::{
     journal::ChangeKind,
     rules::{RuleVerdict, Rules, cpu_time},
@@ -22,6 +23,11 @@ const TURN: Duration = Duration::from_millis(5);
 const NICE: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Client whose streams share one part of the evaluation's time: the name of a token, or an address where no tokens are needed. The
+/// default is the program that contains the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StreamClient(pub String);
 
 /// An event that is sent if the subscriber's expression is true.
 pub(super) struct Candidate {
@@ -42,7 +48,7 @@ pub(super) struct Judged {
 }
 
 /// Handle of the thread. The thread ends when the last handle is dropped.
-pub(super) struct Judge(Sender<Job>);
+pub(super) struct Judge(Sender<(StreamClient, Job)>);
 
 impl Judge {
     /// Starts the thread.
@@ -51,26 +57,37 @@ impl Judge {
     /// Fails if the system cannot start another thread.
     pub(super) fn start() -> io::Result<Self> {
         // Each subscriber has at most one job.
-        let (jobs, waiting) = unbounded::<Job>();
+        let (jobs, waiting) = unbounded::<(StreamClient, Job)>();
         thread::Builder::new().name("filters".to_owned()).spawn(move || {
             // Linux accepts a thread id here, and changes only the priority of that thread.
             if let Err(error) = setpriority_process(Some(gettid()), NICE) {
                 tracing::debug!(%error, "failed to lower the priority of the filters' thread");
             }
-            for job in waiting {
-                // A panic ends only this job: the receiver of the result gets an error.
-                drop(std::panic::catch_unwind(AssertUnwindSafe(job)));
+            let mut queue = FairQueue::new();
+            while let Ok((client, job)) = waiting.recv() {
+                queue.push(client, job);
+                while let Some((client, job)) = queue.pop() {
+                    let start = cpu_time();
+                    // A panic ends only this job: the receiver of the result gets an error.
+                    drop(std::panic::catch_unwind(AssertUnwindSafe(job)));
+                    waiting.try_iter().for_each(|(client, job)| queue.push(client, job));
+                    queue.charge(&client, cpu_time().saturating_sub(start));
+                }
             }
         })?;
         Ok(Self(jobs))
     }
 
-    /// Queues a job without waiting. The receiver gets the result of the job, or an error if the job has panicked.
-    pub(super) fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> oneshot::Receiver<T> {
+    /// Queues a job of a client without waiting. The receiver gets the result of the job, or an error if the job has panicked.
+    pub(super) fn run<T: Send + 'static>(
+        &self,
+        client: &StreamClient,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
         let (result, answer) = oneshot::channel();
         // Sending fails if the subscriber has left, or if the thread has ended. In the second case, the receiver gets an error.
         let job = move || drop(result.send(job()));
-        drop(self.0.send(Box::new(job)));
+        drop(self.0.send((client.clone(), Box::new(job))));
         answer
     }
 }
@@ -177,7 +194,24 @@ mod tests {
     #[tokio::test]
     async fn panic_ends_only_its_own_job() {
         let judge = Judge::start().unwrap();
-        assert!(judge.run(|| panic!("on purpose")).await.is_err());
-        assert_eq!(judge.run(|| 1).await, Ok(1));
+        let client = StreamClient::default();
+        assert!(judge.run(&client, || panic!("on purpose")).await.is_err());
+        assert_eq!(judge.run(&client, || 1).await, Ok(1));
+    }
+
+    #[tokio::test]
+    async fn expensive_streams_of_one_client_delay_no_other() {
+        let judge = Judge::start().unwrap();
+        let [hostile, honest] = ["hostile", "honest"].map(|name| StreamClient(name.to_owned()));
+        let burn = || {
+            let start = cpu_time();
+            while cpu_time().saturating_sub(start) < TURN {}
+        };
+        let slow: Vec<_> = (0..600).map(|_| judge.run(&hostile, burn)).collect();
+        for _ in 0..20 {
+            judge.run(&honest, || ()).await.unwrap();
+        }
+        let waiting = slow.into_iter().filter_map(|mut answer| answer.try_recv().err()).count();
+        assert!(waiting > 500, "{waiting} of 600 expensive turns were left when the other client had its twenty");
     }
 }

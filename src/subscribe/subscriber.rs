@@ -16,7 +16,7 @@ use super::{
     frame::{Frame, StreamFormat},
     gap::StreamGap,
     hub::{Hub, Seat, SubscribeError},
-    judge::{self, Candidate, Judge, Judged},
+    judge::{self, Candidate, Judge, Judged, StreamClient},
     query::{self, SubscriberQuery},
     replay::{Replay, Shown},
     ring::Entry,
@@ -52,6 +52,7 @@ pub struct Subscriber {
 
 /// Expression of a subscriber, and the events for which it must still be evaluated.
 struct Judging {
+    client: StreamClient,
     when: Arc<Rules>,
     judge: Arc<Judge>,
     candidates: Vec<Candidate>,
@@ -60,17 +61,22 @@ struct Judging {
 }
 
 impl Subscriber {
-    /// Admits a subscriber.
+    /// Admits a subscriber of a client.
     ///
     /// # Errors
     /// Fails if the maximum number of subscribers is connected, the engine is stopping, the journal cannot be read, or
     /// the expression is invalid.
-    pub async fn enter(hub: &Arc<Hub>, query: SubscriberQuery, format: StreamFormat) -> Result<Self, SubscribeError> {
+    pub async fn enter(
+        hub: &Arc<Hub>,
+        client: StreamClient,
+        query: SubscriberQuery,
+        format: StreamFormat,
+    ) -> Result<Self, SubscribeError> {
         let seat = hub.enter().await?;
         let news = hub.news.subscribe();
         let SubscriberQuery { filter, since, when } = query;
         let judging = match when {
-            Some(when) => Some(compile(hub, when).await?),
+            Some(when) => Some(compile(hub, client, when).await?),
             None => None,
         };
         let time = match since {
@@ -174,10 +180,10 @@ impl Subscriber {
     /// Runs one turn of the evaluation, and sends the wanted events. Returns early if a heartbeat is due.
     async fn judge(&mut self, speak_at: Instant) {
         let Some(judging) = &mut self.judging else { return };
-        let Judging { when, judge, candidates, turn } = judging;
+        let Judging { client, when, judge, candidates, turn } = judging;
         let turn = turn.get_or_insert_with(|| {
             let (when, candidates) = (Arc::clone(when), std::mem::take(candidates));
-            judge.run(move || judge::judge(&when, candidates))
+            judge.run(client, move || judge::judge(&when, candidates))
         });
         let Ok(judged) = timeout_at(speak_at, turn).await else { return };
         judging.turn = None;
@@ -259,12 +265,12 @@ impl Subscriber {
 }
 
 /// Compiles an expression, on the judge's thread.
-async fn compile(hub: &Hub, when: String) -> Result<Judging, SubscribeError> {
+async fn compile(hub: &Hub, client: StreamClient, when: String) -> Result<Judging, SubscribeError> {
     let judge = hub.judge()?;
     let cluster = hub.cluster.clone();
-    let compiled = judge.run(move || query::compile(&when, &cluster)).await;
+    let compiled = judge.run(&client, move || query::compile(&when, &cluster)).await;
     let when = compiled.map_err(|_| SubscribeError::Judge("the compiler of expressions has panicked".to_owned()))??;
-    Ok(Judging { when: Arc::new(when), judge, candidates: Vec::new(), turn: None })
+    Ok(Judging { client, when: Arc::new(when), judge, candidates: Vec::new(), turn: None })
 }
 
 /// Returns the position just before a time. Also returns true if some events after this time are no longer kept.
