@@ -281,8 +281,11 @@ impl Checker<'_> {
             };
             at.error(&["dead_letter"], format!("there is no [handlers.{target}]; {hint}"));
         } else if self.config.handlers.get(target).is_some_and(|target| !target.enabled) && handler.enabled {
-            let message = format!("[handlers.{target}] is not enabled: events that are given up will be dropped");
-            at.warn(&["dead_letter"], message);
+            let message = format!(
+                "[handlers.{target}] is not enabled, so it would get none of the events that are given up: enable it, or \
+                 remove `dead_letter`"
+            );
+            at.error(&["dead_letter"], message);
         }
     }
 

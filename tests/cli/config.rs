@@ -411,8 +411,15 @@ fn odd_configuration_causes_warnings() {
     let hook = template("x").replace("stdout", "webhook\"\nurl = \"http://127.0.0.1/\"\nbatch = {}\n#");
     check(&hook, "handlers.out.template: may produce invalid JSON");
     check(&format!("{MINIMAL}template = \"x\""), "handlers.out.template: has no effect without format = \"template\"");
+}
+
+#[test]
+fn dead_letter_to_disabled_handler_is_an_error() {
     let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
-    check(&disabled, "[handlers.d] is not enabled");
+    let errors = load_files(&[("a", &disabled)], &["a"], &[]).unwrap_err().to_string();
+    assert!(errors.contains("handlers.out.dead_letter: [handlers.d] is not enabled"), "{errors}");
+    let both = disabled.replace("dead_letter", "enabled = false\ndead_letter");
+    assert!(load_files(&[("a", &both)], &["a"], &[]).is_ok(), "a handler that is not enabled gives nothing up");
 }
 
 #[test]
