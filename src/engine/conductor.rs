@@ -163,6 +163,7 @@ impl Conductor {
         self.fault.strike("conductor");
         self.see_namespaces();
         self.see_units();
+        self.see_missing();
         self.ask_for_types();
         self.looks.fetch_add(1, Ordering::Relaxed);
         let Some(outlook) = self.lock().outlook() else { return };

@@ -2,6 +2,8 @@
 //!
 //! - after a failed request: with backoff
 //! - after a CRD was added or deleted: at growing intervals, until the answer agrees with the CRD
+//! - after a 404 to a unit: at growing intervals, until the answer lacks the unit's version, or the unit works again
+//! - after a change of a CRD for which a pattern may wait: some times at growing intervals
 //! - if a running type is missing from an answer: after one second
 //! - if a pattern matches no type, and CRDs cannot be watched or an API group did not answer: every ten seconds
 //! - otherwise: about every two minutes, for aggregated APIs
@@ -13,14 +15,29 @@ use crate::backoff::{Backoff, BackoffConfig};
 
 /// First and longest interval between requests after a CRD was added or deleted.
 const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// Time limit for repeating the request after a CRD was added or deleted, if the answers disagree with the CRD.
+/// Time limit for repeating the request if the answers disagree with [`Expected`].
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
+/// Time for which the request is repeated after [`Expected::Changed`].
+const CHANGE_LONGEST: Duration = Duration::from_secs(10);
 /// Delay before the second request if a running type is missing.
 const DOUBT: Duration = Duration::from_secs(1);
 /// Interval of requests while a pattern matches no type, if CRDs cannot be watched or an API group did not answer.
 const WAITING: Duration = Duration::from_secs(10);
 /// Shortest regular interval between requests. A random part of up to half of it is added.
 const REGULAR: Duration = Duration::from_mins(2);
+
+/// Expected answer about a type. The request is repeated until the answer agrees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// The type is served: its CRD was added.
+    Served,
+    /// The type is not served: its CRD was deleted.
+    Gone,
+    /// The type is not served in the version of a unit: the server answered 404 to this unit.
+    Moved,
+    /// The type may have other versions: its CRD was changed. Agrees with no answer, because the new versions are not known.
+    Changed,
+}
 
 /// Facts that decide how soon the next request is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,9 +55,8 @@ pub struct Need {
 pub struct Rediscovery {
     backoff: Backoff,
     answered: bool,
-    /// Types whose CRD was added (`true`) or deleted (`false`), with a time. Until that time, the request is repeated if the
-    /// server's answer disagrees with the CRD.
-    chased: BTreeMap<TypeName, (bool, Duration)>,
+    /// Expected answers, with the time until which the request is repeated.
+    chased: BTreeMap<TypeName, (Expected, Duration)>,
     interval: Duration,
     next: Option<Duration>,
 }
@@ -67,9 +83,13 @@ impl Rediscovery {
         self.next = Some(now);
     }
 
-    /// Schedules a request soon, because a CRD was added (`served` is true) or deleted.
-    pub fn saw_definition(&mut self, name: TypeName, served: bool, now: Duration) {
-        self.chased.insert(name, (served, now + CHASE_LONGEST));
+    /// Schedules a request soon, because another answer than the last one is expected.
+    pub fn expect(&mut self, name: TypeName, expected: Expected, now: Duration) {
+        let longest = if expected == Expected::Changed { CHANGE_LONGEST } else { CHASE_LONGEST };
+        if expected == Expected::Changed && self.chased.contains_key(&name) {
+            return;
+        }
+        self.chased.insert(name, (expected, now + longest));
         self.interval = CHASE.0;
         if self.answered {
             let soon = now + self.interval;
@@ -84,11 +104,11 @@ impl Rediscovery {
         delay
     }
 
-    /// Schedules the next request after an answer. `serves` returns true for the types in the answer. `random` is uniform in
+    /// Schedules the next request after an answer. `agrees` returns true if the answer is the expected one. `random` is uniform in
     /// [0, 1).
-    pub fn answered(&mut self, serves: impl Fn(&TypeName) -> bool, need: Need, now: Duration, random: f64) {
+    pub fn answered(&mut self, agrees: impl Fn(&TypeName, Expected) -> bool, need: Need, now: Duration, random: f64) {
         self.answered = true;
-        self.chased.retain(|name, (served, until)| serves(name) != *served && now < *until);
+        self.chased.retain(|name, (expected, until)| !agrees(name, *expected) && now < *until);
         let regular = (!need.never_again).then(|| REGULAR.mul_f64(1.0 + random / 2.0));
         let wants = [
             (!self.chased.is_empty()).then_some(self.interval),
@@ -116,7 +136,7 @@ mod tests {
     fn answered_once() -> Rediscovery {
         let mut table = Rediscovery::new(BackoffConfig::default());
         assert_eq!(table.next(), Some(Duration::ZERO));
-        table.answered(|_| false, Need::default(), seconds(1), 0.0);
+        table.answered(|_, _| false, Need::default(), seconds(1), 0.0);
         table
     }
 
@@ -133,36 +153,53 @@ mod tests {
         let mut table = answered_once();
         assert_eq!(table.next(), Some(seconds(121)));
         let mut now = seconds(10);
-        table.saw_definition(name("apples"), true, now);
+        table.expect(name("apples"), Expected::Served, now);
         let mut asked = Vec::new();
         while asked.len() < 9 {
             let next = table.next().unwrap();
             asked.push(next.saturating_sub(now).as_millis());
             now = next;
-            table.answered(|_| false, Need::default(), now, 0.0);
+            table.answered(|_, _| false, Need::default(), now, 0.0);
         }
         assert_eq!(asked, [100, 100, 200, 400, 800, 1600, 3200, 6400, 10_000]);
-        table.answered(|_| true, Need::default(), now, 0.5);
+        table.answered(|_, _| true, Need::default(), now, 0.5);
         assert_eq!(table.next(), Some(now + seconds(150)), "it is there");
-        table.saw_definition(name("apples"), false, now);
+        table.expect(name("apples"), Expected::Gone, now);
         assert_eq!(table.next(), Some(now + CHASE.0), "and goes");
-        table.answered(|_| false, Need::default(), now, 0.0);
+        table.answered(|_, expected| expected == Expected::Gone, Need::default(), now, 0.0);
         assert_eq!(table.next(), Some(now + REGULAR));
     }
 
     #[test]
     fn persistent_disagreement_is_believed_eventually() {
         let mut table = answered_once();
-        table.saw_definition(name("apples"), true, seconds(10));
-        table.answered(|_| false, Need::default(), seconds(130), 0.0);
+        table.expect(name("apples"), Expected::Served, seconds(10));
+        table.answered(|_, _| false, Need::default(), seconds(130), 0.0);
         assert_eq!(table.next(), Some(seconds(250)));
+    }
+
+    #[test]
+    fn changed_definition_is_chased_for_ten_seconds() {
+        let mut table = answered_once();
+        let (mut asked, mut now) = (0, seconds(10));
+        while now < seconds(10) + CHANGE_LONGEST {
+            table.expect(name("apples"), Expected::Changed, now);
+            now = table.next().unwrap();
+            table.answered(|_, _| false, Need::default(), now, 0.0);
+            asked += 1;
+        }
+        assert_eq!((asked, table.next()), (8, Some(now + REGULAR)), "a change in between begins nothing again");
+        table.expect(name("apples"), Expected::Gone, now);
+        table.expect(name("apples"), Expected::Changed, now);
+        table.answered(|_, expected| expected == Expected::Gone, Need::default(), now, 0.0);
+        assert_eq!(table.next(), Some(now + REGULAR), "what is known about the type stays expected");
     }
 
     #[test]
     fn doubtful_types_are_asked_for_sooner() {
         let next = |need: Need| {
             let mut table = answered_once();
-            table.answered(|_| false, need, seconds(0), 0.0);
+            table.answered(|_, _| false, need, seconds(0), 0.0);
             table.next()
         };
         assert_eq!(next(Need { doubtful: true, waiting_blindly: true, never_again: false }), Some(DOUBT));

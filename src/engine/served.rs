@@ -1,8 +1,9 @@
-//! Requests for the types that the server serves. They are repeated when CRDs are added or deleted. An informer of the
-//! engine itself watches the CRDs.
+//! Requests for the types that the server serves. They are repeated when CRDs are added, changed or deleted, and when the server
+//! answers 404 to a unit. An informer of the engine itself watches the CRDs.
 
 use std::sync::{Arc, atomic::Ordering};
 
+use serde::Deserialize;
 use tracing::{info, warn};
 
 use super::{
@@ -11,8 +12,8 @@ use super::{
     plan::{KnownNamespaces, Outlook, TypeName, auxiliary_reflector},
     presence::{Presence, Served},
     reconcile::Occasion,
-    rediscovery::Need,
-    state::served,
+    rediscovery::{Expected, Need},
+    state::{State, Unit, served},
 };
 use crate::{
     change::Change,
@@ -20,7 +21,7 @@ use crate::{
     discovery::{self, Catalog},
     journal::Record,
     mutex::lock,
-    object::ResourceType,
+    object::{Object, ResourceType},
 };
 
 impl Conductor {
@@ -96,10 +97,32 @@ impl Conductor {
             never_again: state.config.kube.rediscover == Rediscover::Never,
         };
         let now = self.clock.elapsed();
-        state.rediscovery.answered(|name| served(&catalog, name) == Served::Yes, need, now, rand::random());
+        let State { rediscovery, types, .. } = &mut *state;
+        let agrees = |name: &TypeName, expected| match expected {
+            Expected::Served => served(&catalog, name) == Served::Yes,
+            Expected::Gone => served(&catalog, name) != Served::Yes,
+            Expected::Moved => !types.get(name).is_some_and(|kept| kept.is_missed(&catalog)),
+            Expected::Changed => false,
+        };
+        rediscovery.answered(agrees, need, now, rand::random());
     }
 
-    /// Schedules a request for the types after a CRD was added or deleted, unless the last answer already agrees.
+    /// Schedules a request for the types if the server has begun to answer 404 to a unit: it may serve the type in another version.
+    pub(super) fn see_missing(&self) {
+        let mut state = self.lock();
+        let follows = state.config.kube.rediscover == Rediscover::CrdWatch;
+        let State { rediscovery, types, .. } = &mut *state;
+        for (name, kept) in types {
+            let missing = kept.units.iter().any(Unit::is_missing);
+            if missing && !kept.missing && follows {
+                rediscovery.expect(name.clone(), Expected::Moved, self.clock.elapsed());
+            }
+            kept.missing = missing;
+        }
+    }
+
+    /// Schedules a request for the types after a CRD was added, changed or deleted, unless the last answer already agrees. A change
+    /// matters only to a waiting pattern: a running type keeps its version while the server serves it.
     fn see_definitions(&self, records: &[Record]) {
         let mut state = self.lock();
         let Some(catalog) = state.catalog.clone() else { return };
@@ -117,9 +140,13 @@ impl Conductor {
             } else if let Some(kept) = state.types.get_mut(&name) {
                 kept.presence = Presence::default();
             }
-            if (served(&catalog, &name) == Served::Yes) == gone {
-                state.rediscovery.saw_definition(name, !gone, now);
-            }
+            let expected = match (gone, served(&catalog, &name) == Served::Yes) {
+                (true, true) => Expected::Gone,
+                (false, false) => Expected::Served,
+                (false, true) if state.patterns_wait && has_other_spec(change) => Expected::Changed,
+                _ => continue,
+            };
+            state.rediscovery.expect(name, expected, now);
         }
         drop(state);
         self.poke();
@@ -162,4 +189,20 @@ impl Conductor {
             state.namespaces = KnownNamespaces::Unknown; // no plan needs them
         }
     }
+}
+
+/// Returns true if a change is an update that includes the spec of the object.
+fn has_other_spec(change: &Change) -> bool {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Meta {
+        metadata: Generation,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Generation {
+        generation: u64,
+    }
+    let generation = |object: &Object| object.decode::<Meta>().map_or(0, |object| object.metadata.generation);
+    change.old().is_some_and(|old| change.object().map(generation) != Some(generation(old)))
 }

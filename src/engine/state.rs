@@ -24,6 +24,7 @@ use crate::{
     journal::{Move, UnitId},
     object::ResourceType,
     registry::WaitingRows,
+    status::UnitState,
 };
 
 /// Question to the server about the namespaces in which a type may be listed and watched.
@@ -55,6 +56,8 @@ pub(super) struct Unit {
 pub(super) struct TypeState {
     pub(super) units: Vec<Unit>,
     pub(super) presence: Presence,
+    /// Set while the server answers 404 to a unit.
+    pub(super) missing: bool,
     /// Set while a task changes the units.
     pub(super) busy: bool,
     /// Reason for the next reconciliation of the units, if one is due.
@@ -74,6 +77,21 @@ pub(super) struct TypeState {
     pub(super) arrivals: Vec<(UnitId, Move)>,
     /// State that the units share. It decides when the type is synced.
     pub(super) siblings: Arc<Siblings>,
+}
+
+impl Unit {
+    /// Returns true if the server answers 404 to the running unit.
+    pub(super) fn is_missing(&self) -> bool {
+        self.supervisor.is_some() && self.informer.status.lock().state == UnitState::Waiting
+    }
+}
+
+impl TypeState {
+    /// Returns true if the server answers 404 to a unit, although `catalog` contains the type in the version of the unit.
+    pub(super) fn is_missed(&self, catalog: &Catalog) -> bool {
+        let in_catalog = |unit: &Unit| catalog.types().iter().any(|served| served.resource == unit.spec.resource);
+        self.units.iter().any(|unit| unit.is_missing() && in_catalog(unit))
+    }
 }
 
 /// Everything that the conductor knows.

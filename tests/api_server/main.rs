@@ -5,3 +5,4 @@ mod run;
 mod simulator;
 #[path = "../support/mod.rs"]
 mod support;
+mod versions;
