@@ -85,9 +85,7 @@ impl Encoder {
         self.write_attributes(out, event, DATA_CONTENT_TYPE);
         out.extend_from_slice(br#","data":{"#);
         write_data(out, &event.record, Form::Whole);
-        if let Some(object) = event.record.object() {
-            write_changed_by(out, object);
-        }
+        write_changed_by(out, &event.record);
         out.extend_from_slice(b"}}");
     }
 
@@ -231,8 +229,8 @@ fn write_old(out: &mut Vec<u8>, old: &Object) {
 }
 
 /// Writes `changed_by` after another member. Writes nothing if it is not known who changed the object.
-fn write_changed_by(out: &mut Vec<u8>, object: &Object) {
-    if let Some(changed_by) = object.changed_by() {
+fn write_changed_by(out: &mut Vec<u8>, record: &Record) {
+    if let Some(changed_by) = record.changed_by() {
         out.extend_from_slice(br#","changed_by":"#);
         out.extend_from_slice(&serde_json::to_vec(&changed_by).expect("strings can be encoded"));
     }

@@ -308,12 +308,30 @@ impl DeltaFifo {
             Queue::PerKey(queue) => queue.pop()?,
         };
         deltas.initial = matches!(self.sync, SyncState::Unpopulated | SyncState::Queued);
+        self.find_writers(&mut deltas.deltas);
         self.known.apply(&deltas.deltas, &self.keep, deltas.initial);
         if self.sync == SyncState::Unannounced || self.sync == SyncState::Queued && replace {
             self.sync = SyncState::Synced;
             deltas.completes_initial = true;
         }
         Some(deltas)
+    }
+
+    /// Finds the writer of each object whose noted writers are not compared with the previous state yet.
+    fn find_writers(&self, deltas: &mut [Delta]) {
+        for at in 0..deltas.len() {
+            let (before, [delta, ..]) = deltas.split_at_mut(at) else { return };
+            if !delta.object.has_noted_writers() {
+                continue;
+            }
+            // the deltas of one key are consecutive
+            let key = delta.object.key();
+            let old = match before.last().filter(|before| before.object.key() == key) {
+                Some(before) => Some(&before.object).filter(|_| !before.kind.is_deletion()),
+                None => self.known.get(key),
+            };
+            delta.object = delta.object.with_writer_since(old, self.keep.is_whole());
+        }
     }
 
     /// Packs some known objects again, if their dictionary is being retired. Returns the new forms, or an empty list if no such

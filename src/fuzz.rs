@@ -129,7 +129,7 @@ fn scan(input: &[u8]) {
     object.labels();
     object.annotations();
     object.owners();
-    object.changed_by();
+    object.with_writer_since(Some(&object), true).changed_by();
     let paths = ["metadata.labels[*]", "spec", "*.*", "status[*].a"].map(path);
     object.pluck_many(&Plucker::new(&paths));
     let Ok(value) = object.value() else { return };

@@ -67,7 +67,7 @@ pub use self::{
 pub use crate::change::ChangeKind;
 use crate::{
     change::{Cause, Change},
-    object::{Object, ObjectKey},
+    object::{ChangedBy, Object, ObjectKey},
 };
 
 /// Id of a unit (a resource type in one scope) within an engine.
@@ -105,6 +105,20 @@ impl Record {
         match &self.change {
             Change::Updated { old, .. } if !self.old_lost => Some(old),
             _ => None,
+        }
+    }
+
+    /// Returns the writer of the change. `None` if the writer is not known, and for a deletion or removal: the API server does not
+    /// record who deletes an object.
+    pub(crate) fn changed_by(&self) -> Option<ChangedBy<'_>> {
+        match &self.change {
+            Change::Added { object, .. } => object.changed_by_since(None),
+            Change::Updated { object, .. } => match self.old() {
+                Some(old) => object.changed_by_since(Some(old)),
+                None => object.changed_by(),
+            },
+            Change::Unchanged { object, .. } | Change::Refreshed { object } => object.changed_by(),
+            Change::Deleted { .. } | Change::Removed { .. } | Change::Synced { .. } => None,
         }
     }
 

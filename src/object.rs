@@ -32,6 +32,7 @@ use self::{
     shared::{Room, Shared},
 };
 pub use changed_by::ChangedBy;
+pub(crate) use changed_by::NotedParts;
 pub(crate) use field_path::PathStep;
 pub use field_path::{FieldPath, FieldPathError};
 pub(crate) use field_use::FieldUse;
@@ -275,14 +276,15 @@ impl JsonRoom<'_, '_> {
 type PackedBody<'a> = (&'a [u8], Compression, Option<&'a Arc<Dictionary>>);
 
 impl Object {
-    /// Creates an object from an identity and its JSON, which is given as consecutive pieces.
-    ///
-    /// The caller guarantees the invariants; bytes from outside go through [`scan`].
+    /// Creates an object without a record of its writer; see [`Object::assemble_with_who`].
+    #[cfg(test)]
     pub(crate) fn assemble(identity: Identity<'_>, json: &[&[u8]]) -> Self {
         Self::assemble_with_who(identity, json, &[])
     }
 
-    /// Like [`Object::assemble`], with the encoded [`Object::who`].
+    /// Creates an object from an identity, its JSON, which is given as consecutive pieces, and the encoded [`Object::who`].
+    ///
+    /// The caller guarantees the invariants; bytes from outside go through [`scan`].
     fn assemble_with_who(identity: Identity<'_>, json: &[&[u8]], who: &[u8]) -> Self {
         let len = json.iter().map(|piece| piece.len()).sum();
         let write = |room: &mut JsonRoom<'_, '_>| json.iter().for_each(|piece| room.put(piece));

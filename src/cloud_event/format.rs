@@ -209,9 +209,9 @@ impl Formatter {
         Ok(match (self.format, event.record.old()) {
             (DataFormat::CloudEvents, _) => Data::Members(form),
             (DataFormat::Ref, _) => Data::Members(Form::Reference),
-            (DataFormat::Diff, Some(old)) => Data::Made(DATA_CONTENT_TYPE, diff(old, object, form)?),
-            (DataFormat::Diff, None) if nothing_new => Data::Made(DATA_CONTENT_TYPE, listed(b"[]", object)),
-            (DataFormat::Diff, None) => Data::Changed(object),
+            (DataFormat::Diff, Some(old)) => Data::Changes(diff(old, object, form)?),
+            (DataFormat::Diff, None) if nothing_new => Data::Changes(b"[]".to_vec()),
+            (DataFormat::Diff, None) => Data::Changed,
             (_, _) if form == Form::WithoutOld => return Err(FormatError::NoSmaller(self.format.into())),
             (DataFormat::Patch, Some(old)) => {
                 Data::Made(JSON_PATCH, json(&json_patch(&decoded(old)?, &decoded(object)?)))
@@ -237,7 +237,9 @@ enum Data<'a> {
     /// The members that `write_data` writes in this form.
     Members(Form),
     /// The object, and who changed it.
-    Changed(&'a Object),
+    Changed,
+    /// The encoded list of changes, and who made them.
+    Changes(Vec<u8>),
     Object(&'a Object),
     /// Content type and encoded data.
     Made(&'static str, Vec<u8>),
@@ -246,7 +248,7 @@ enum Data<'a> {
 impl Data<'_> {
     fn content_type(&self) -> &'static str {
         match self {
-            Self::Members(_) | Self::Changed(_) | Self::Object(_) => DATA_CONTENT_TYPE,
+            Self::Members(_) | Self::Changed | Self::Changes(_) | Self::Object(_) => DATA_CONTENT_TYPE,
             Self::Made(content_type, _) => content_type,
         }
     }
@@ -258,10 +260,16 @@ impl Data<'_> {
                 write_data(out, &event.record, *form);
                 out.push(b'}');
             }
-            Self::Changed(object) => {
+            Self::Changed => {
                 out.push(b'{');
                 write_data(out, &event.record, Form::WithoutOld);
-                write_changed_by(out, object);
+                write_changed_by(out, &event.record);
+                out.push(b'}');
+            }
+            Self::Changes(changes) => {
+                out.extend_from_slice(br#"{"changes":"#);
+                out.extend_from_slice(changes);
+                write_changed_by(out, &event.record);
                 out.push(b'}');
             }
             Self::Object(object) => write_json(out, object),
@@ -279,16 +287,7 @@ fn diff(old: &Object, new: &Object, form: Form) -> Result<Vec<u8>, FormatError> 
             change.old = None;
         }
     }
-    Ok(listed(&json(&changes), new))
-}
-
-/// Returns data that consists of a list of changes, and `changed_by` if it is known who changed the object.
-fn listed(changes: &[u8], object: &Object) -> Vec<u8> {
-    let mut out = br#"{"changes":"#.to_vec();
-    out.extend_from_slice(changes);
-    write_changed_by(&mut out, object);
-    out.push(b'}');
-    out
+    Ok(json(&changes))
 }
 
 fn json(value: &impl Serialize) -> Vec<u8> {

@@ -94,7 +94,7 @@ impl HandlerConfig {
             FormatSettings::Template => mentions(&self.template),
             _ => false,
         };
-        sends && self.sink != SinkConfig::Blackhole || mentions(&self.options.when)
+        sends || mentions(&self.options.when)
     }
 
     /// Checks the options of the handler's type. Reads no files and no secrets.

@@ -5,7 +5,7 @@ use crate::{
     object::{
         Identity, Keep, Object,
         packer::{Compression, Packer, testing as packing},
-        scan::TypeMeta,
+        scan::{ScanPlan, TypeMeta, scan_object},
     },
     reflector::{Comparison, ReflectorEvent},
 };
@@ -482,5 +482,43 @@ fn unknown_opted_out_object_moves_only_version() {
         let deltas = fifo.pop().unwrap();
         assert_eq!((deltas.resume_version, fifo.known.len()), (Some("9".into()), 0));
         assert_eq!(fifo.queued_bytes(), 0);
+    }
+}
+
+/// The entries of a state are compared with the state just before it, also within one batch.
+#[test]
+fn each_state_of_key_gets_its_own_writer() {
+    let state = |version: u32, managers: &[&str]| {
+        let entries = managers.iter().map(|manager| {
+            format!(r#"{{"manager":"{manager}","operation":"Update","time":"2026-11-21T06:40:03Z","fieldsV1":{{}}}}"#)
+        });
+        let entries = entries.collect::<Vec<_>>().join(",");
+        let json = format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a","uid":"u","resourceVersion":"{version}","managedFields":[{entries}]}}}}"#
+        );
+        let mut plan = ScanPlan::default();
+        plan.notes_who_changed = true;
+        scan_object(json.as_bytes(), &plan).unwrap()
+    };
+    for order in [QueueOrder::Stream, QueueOrder::PerKey] {
+        let mut fifo = fifo(order, &[]);
+        fifo.push(ReflectorEvent::Added(state(1, &["one"])));
+        fifo.push(ReflectorEvent::Updated(state(2, &["one", "two"])));
+        fifo.push(ReflectorEvent::Updated(state(3, &["one", "two", "three"])));
+        fifo.push(ReflectorEvent::Deleted(state(4, &["one", "two", "three"])));
+        fifo.push(ReflectorEvent::Added(state(5, &["four"])));
+        let deltas: Vec<_> = std::iter::from_fn(|| fifo.pop()).flat_map(|batch| batch.deltas).collect();
+        assert!(deltas.iter().all(|delta| !delta.object.has_noted_writers()));
+        let is_there = |delta: &&Delta| !delta.kind.is_deletion();
+        let writers = deltas.iter().filter(is_there).map(|delta| delta.object.changed_by().unwrap().manager);
+        assert_eq!(writers.collect::<Vec<_>>(), ["one", "two", "three", "four"], "{order:?}");
+        // a list repeats the version: its writer stays
+        fifo.push(list(&[state(5, &["four", "of another server"])], "6"));
+        let again = fifo.pop().unwrap().deltas.remove(0);
+        assert_eq!(
+            (again.object.changed_by().unwrap().manager.as_ref(), fifo.queued_bytes()),
+            ("four", 0),
+            "{order:?}"
+        );
     }
 }

@@ -75,6 +75,7 @@ impl fmt::Debug for Transform {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object::ChangedBy;
 
     fn pod() -> Object {
         let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"n","resourceVersion":"7"},"spec":{"x":1}}"#;
@@ -98,7 +99,9 @@ mod tests {
     /// Rule: F-60.
     #[test]
     fn transformed_object_keeps_changed_by() {
-        let object = Object::from_json(&pod().json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xff");
+        let object = Object::from_json(&pod().json())
+            .unwrap()
+            .with_changed_by(&ChangedBy { manager: "kubelet".into(), ..ChangedBy::default() });
         let cut = Transform::of_values(|value| {
             value["metadata"]["managedFields"] = Value::Null;
             Ok::<_, &str>(())

@@ -16,8 +16,8 @@ pub enum Keep {
     Whole,
     /// The object with a packed body.
     Packed(Arc<Packer>),
-    /// The given `apiVersion` and `kind`, plus namespace, name, uid and resourceVersion. This is enough to detect changes, but
-    /// holds no content.
+    /// The given `apiVersion` and `kind`, plus namespace, name, uid and resourceVersion, and the record of the writer. This is
+    /// enough to detect changes, but holds no content.
     Stub(Arc<TypeMeta>),
 }
 
@@ -69,7 +69,7 @@ impl Object {
 
 fn stub(object: &Object, type_meta: &TypeMeta) -> Object {
     let identity = object.identity();
-    Object::assemble(identity, &[identity_json(identity, type_meta).as_bytes()])
+    Object::assemble_with_who(identity, &[identity_json(identity, type_meta).as_bytes()], object.who())
 }
 
 /// Returns JSON with the type and identity of an object only.

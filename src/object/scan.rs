@@ -37,7 +37,10 @@ pub(crate) use paths::PathTree;
 pub use read::Plucker;
 pub(crate) use read::annotations_of;
 
-use super::{ChangedBy, FieldPath, IGNORE_ANNOTATION, Identity, Object};
+use super::{
+    FieldPath, IGNORE_ANNOTATION, Identity, Object,
+    changed_by::{NotedParts, note},
+};
 
 /// Prepared settings of the scan for all objects of one resource type.
 ///
@@ -49,7 +52,7 @@ pub struct ScanPlan {
     types: Option<TypeJson>,
     /// Set to let objects opt out: see [`IGNORE_ANNOTATION`]. The annotation counts even if the plan cuts it.
     pub heeds_opt_out: bool,
-    /// Set to record the last modifier of each object, even if the plan cuts `managedFields`: see [`Object::changed_by`].
+    /// Set to note the writers of each object, even if the plan cuts `managedFields`: see [`Object::changed_by`].
     pub notes_who_changed: bool,
 }
 
@@ -163,5 +166,5 @@ pub fn scan_object(json: &[u8], plan: &ScanPlan) -> Result<Object, ScanError> {
     let mut scanned = Scanned::default();
     scanned.scan(&mut cursor, plan)?;
     cursor.end()?;
-    scanned.object(plan)
+    scanned.object(plan, NotedParts::WithFields)
 }

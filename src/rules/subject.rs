@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, sync::OnceLock};
 
+#[cfg(feature = "rules")]
+use crate::object::ChangedBy;
 use crate::{journal::ChangeKind, object::Object};
 
 /// A change of an object.
@@ -35,6 +37,18 @@ impl<'a> Subject<'a> {
             _ => Before::Nothing,
         };
         Self { kind, object: State::new(object), before }
+    }
+
+    /// Returns the writer of the change; see [`Record::changed_by`](crate::journal::Record::changed_by).
+    #[cfg(feature = "rules")]
+    pub(super) fn changed_by(&self) -> Option<ChangedBy<'_>> {
+        let object = self.object.object;
+        match &self.before {
+            Before::Nothing if self.kind == ChangeKind::Added => object.changed_by_since(None),
+            Before::Nothing => None,
+            Before::Unknown | Before::Same => object.changed_by(),
+            Before::Different(old) => object.changed_by_since(Some(old.object)),
+        }
     }
 
     /// Returns the previous object, if there is one and it is known.

@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::object::packer::{Compression, Packer};
+use crate::object::{
+    ChangedBy,
+    packer::{Compression, Packer},
+};
 
 const WEB: &str = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"namespace":"prod-a","name":"web","uid":"u1","resourceVersion":"7","labels":{"app":"web","a/b":"x"},"creationTimestamp":"2026-11-21T06:40:03Z"},"spec":{"replicas":3,"ratio":0.5,"paused":false,"none":null,"big":18446744073709551615,"template":{"spec":{"containers":[{"name":"c","image":"web:1"},{"name":"s","image":"side:1"}]}}},"status":{"phase":"Running","note":"caf\u00e9"}}"#;
 
@@ -72,7 +75,12 @@ fn expression_sees_the_object_json() {
 
 #[test]
 fn changed_by_is_null_where_unknown() {
-    let told = web().with_who(b"kubelet\xffUpdate\xff2026-11-21T06:40:03Z\xffstatus");
+    let told = web().with_changed_by(&ChangedBy {
+        manager: "kubelet".into(),
+        operation: "Update".into(),
+        time: "2026-11-21T06:40:03Z".into(),
+        subresource: "status".into(),
+    });
     for text in [
         "changed_by.manager == 'kubelet' && changed_by.operation == 'Update' && changed_by.subresource == 'status'",
         "changed_by != null && timestamp(changed_by.time) < timestamp('2027-01-01T00:00:00Z')",
@@ -85,6 +93,7 @@ fn changed_by_is_null_where_unknown() {
             "of the old state: {text}"
         );
     }
+    assert_eq!(when("changed_by == null").judge(ChangeKind::Deleted, None, &told), RuleVerdict::Match, "not recorded");
     added("changed_by == null && type == 'added'", &RuleVerdict::Match);
     added("changed_by != null && changed_by.manager == 'kubelet'", &FALSE);
     assert!(matches!(when("changed_by.manager == 'x'").judge(ChangeKind::Added, None, &web()), RuleVerdict::Error(_)));

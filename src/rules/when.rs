@@ -286,7 +286,7 @@ impl<'d, 'o> Scope<'d, 'o> {
 
     /// Returns the variable `changed_by`; unknown parts are empty texts.
     fn changed_by(&self) -> CowVal<'_, '_> {
-        let Some(who) = self.subject.object.object.changed_by() else { return CowVal::owned(CelNull) };
+        let Some(who) = self.subject.changed_by() else { return CowVal::owned(CelNull) };
         let text = |text: &str| CelString::from(text.to_owned());
         let parts = who.parts().map(|(name, part)| (CelMapKey::String(text(name)), Box::new(text(part)) as Any<'_>));
         CowVal::owned(CelMap::from(HashMap::from(parts)))

@@ -247,6 +247,14 @@ impl Cluster {
         (status.expect("request prints the status"), answer["body"].take())
     }
 
+    /// Applies an object server-side, by force, as a manager of its own; `path` is the path of the object.
+    pub(crate) fn apply_as(&self, manager: &str, path: &str, object: &Value) {
+        let path = format!("{path}?force=true&fieldManager={manager}");
+        let args = ["--content-type", "application/apply-patch+yaml", "PATCH", &path, "-"];
+        let answer = self.run_json("request", &args, Some(&object.to_string()));
+        assert_eq!(answer["status"].as_u64().map(|status| status / 100), Some(2), "PATCH {path}: {answer}");
+    }
+
     /// Waits until the server allows, or refuses, these resource attributes for a kubeconfig's user. Role changes take effect
     /// with a short delay.
     pub(crate) fn wait_allowed(&self, allowed: bool, kubeconfig: &Path, attributes: &Value) {

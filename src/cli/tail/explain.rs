@@ -14,7 +14,7 @@ use crate::{
 };
 use serde_json::Value;
 
-use super::show::with_changed_by;
+use super::show::object_of;
 
 /// Writer of explanations for the handlers of a configuration.
 pub(super) struct Explainer {
@@ -81,11 +81,7 @@ fn change(kind: ChangeKind, event: &Value) -> Option<Change> {
         return Some(Change::Synced { objects, resource_version: text(data, "resourceversion").into() });
     }
     let cause = text(event, "cause").parse().unwrap_or(Cause::Watch);
-    let object = state("object")?;
-    let object = with_changed_by(data, |who| match who {
-        Some(who) => object.with_changed_by(&who),
-        None => object,
-    });
+    let object = object_of(data)?;
     Some(match kind {
         ChangeKind::Added => Change::Added { object, cause },
         ChangeKind::Deleted => Change::Deleted { object, tombstone: data["finalstateunknown"] == true, cause },

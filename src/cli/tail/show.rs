@@ -6,7 +6,10 @@ use crate::{
         line::{self, Line},
     },
     journal::ChangeKind,
-    object::ChangedBy,
+    object::{
+        ChangedBy, Object,
+        scan::{ScanPlan, scan_object},
+    },
     printable::{printable, printable_json},
     subscribe::query::kind,
 };
@@ -100,20 +103,31 @@ fn line_of(event: &Value, kind: ChangeKind) -> Line {
 /// Returns the author of a change, such as `  by kubectl-edit`; an empty text if it is not known.
 fn by(data: &Value) -> String {
     let by = |manager: &str| if manager.is_empty() { String::new() } else { format!("  by {}", printable(manager)) };
-    with_changed_by(data, |who| who.map(|who| by(&who.manager)).unwrap_or_default())
+    if let Some(manager) = data["changed_by"]["manager"].as_str() {
+        return by(manager);
+    }
+    object_of(data).and_then(|object| object.changed_by().map(|who| by(&who.manager))).unwrap_or_default()
 }
 
-/// Calls `take` with the author of the change, or with `None` if the author is unknown. The author is in `changed_by` of the event,
-/// or else in `managedFields` of the object.
-pub(super) fn with_changed_by<T>(data: &Value, take: impl FnOnce(Option<ChangedBy<'_>>) -> T) -> T {
+/// Returns the object of an event, with its writer if that is known. The writer is in `changed_by` of the event. If it is not
+/// there, it is found in `managedFields` of the object and its previous state.
+pub(super) fn object_of(data: &Value) -> Option<Object> {
+    let mut plan = ScanPlan::default();
+    plan.notes_who_changed = true;
+    let state = |name: &str| {
+        let state = data.get(name).filter(|state| state.is_object())?;
+        scan_object(state.to_string().as_bytes(), &plan).ok()
+    };
+    let object = state("object")?;
     let noted = &data["changed_by"];
     if noted.is_object() {
         let part = |name: &str| noted[name].as_str().unwrap_or_default().into();
         let (manager, operation, time) = (part("manager"), part("operation"), part("time"));
-        return take(Some(ChangedBy { manager, operation, time, subresource: part("subresource") }));
+        let who = ChangedBy { manager, operation, time, subresource: part("subresource") };
+        return Some(Object::from_json(&object.json()).ok()?.with_changed_by(&who));
     }
-    let kept = data["object"]["metadata"].get("managedFields").map(Value::to_string).unwrap_or_default();
-    take(ChangedBy::newest(kept.as_bytes()))
+    let old = state("old").map(|old| old.with_writer_since(None, true));
+    Some(object.with_writer_since(old.as_ref(), true))
 }
 
 #[cfg(test)]
@@ -165,11 +179,23 @@ mod tests {
     #[test]
     fn tail_line_ends_with_changed_by() {
         let noted = r#","data":{"changed_by":{"manager":"kubectl-\u001b[edit"}}"#;
-        let kept = r#","data":{"object":{"metadata":{"managedFields":[{"manager":"a","time":"2026-11-21T06:40:03Z"},{"manager":"b"}]}}}"#;
+        let state = |version: &str, time: &str| {
+            let entry = |manager: &str, time: &str| {
+                format!(r#"{{"manager":"{manager}","operation":"Update","time":"{time}","fieldsV1":{{"f:x":{{}}}}}}"#)
+            };
+            let entries = [entry("a", time), entry("b", "2026-11-21T06:40:09Z")].join(",");
+            format!(
+                r#"{{"apiVersion":"v1","kind":"A","metadata":{{"name":"a","resourceVersion":"{version}","managedFields":[{entries}]}}}}"#
+            )
+        };
+        let (old, new) = (state("1", "2026-11-21T06:40:03Z"), state("2", "2026-11-21T06:40:04Z"));
+        let kept = &format!(r#","data":{{"object":{new},"old":{old}}}"#);
+        let alone = &format!(r#","data":{{"object":{new}}}"#);
         for (word, more, expected) in [
             ("added", noted, "06:40:03 + shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
             ("updated", noted, "06:40:03 ~ shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
             ("updated", kept, "06:40:03 ~ shop/deployment/web  v7  by a\n"),
+            ("updated", alone, "06:40:03 ~ shop/deployment/web  v7\n"),
             ("updated", r#","data":{"object":{"metadata":{}}}"#, "06:40:03 ~ shop/deployment/web  v7\n"),
             // the author of a deletion is unknown
             ("deleted", noted, "06:40:03 - shop/deployment/web  v7\n"),

@@ -6,7 +6,11 @@ use serde_json::{Value, json};
 
 use super::super::tests::*;
 use super::*;
-use crate::{change::Cause, journal::testing::synced, object::Identity};
+use crate::{
+    change::Cause,
+    journal::testing::synced,
+    object::{ChangedBy, Identity},
+};
 
 const OLD: &str = r#"{"kind":"Pod","metadata":{"name":"web"},"spec":{"image":"web:1","gone":[1]}}"#;
 const NEW: &str = "{\"kind\":\"Pod\",\n\"metadata\":{\"name\":\"web\"},\"spec\":{\"image\":\"web:2\",\"come\":{}}}";
@@ -114,10 +118,10 @@ fn each_format_encodes_each_change() {
 
 /// Returns the same events, for an object that `manager` has changed.
 fn all_by(manager: &str) -> Vec<(&'static str, Event)> {
-    let who = format!("{manager}/Update/2026-11-21T06:40:03Z/").into_bytes();
-    let who: Vec<u8> = who.into_iter().map(|byte| if byte == b'/' { 0xff } else { byte }).collect();
+    let (operation, time) = ("Update".into(), "2026-11-21T06:40:03Z".into());
+    let who = ChangedBy { manager: manager.into(), operation, time, subresource: "".into() };
     let told = |event: Event| {
-        let of = |object: Object| Object::assemble(object.identity(), &[&object.json()]).with_who(&who);
+        let of = |object: Object| Object::assemble(object.identity(), &[&object.json()]).with_changed_by(&who);
         let change = match event.record.change.clone() {
             Change::Updated { old, object, cause } => Change::Updated { old, object: of(object), cause },
             Change::Unchanged { object, cause } => Change::Unchanged { object: of(object), cause },
@@ -135,6 +139,7 @@ fn all_by(manager: &str) -> Vec<(&'static str, Event)> {
 fn only_diff_format_names_changed_by() {
     let changed_by = json!({ "manager": "kubectl-\"edit", "operation": "Update", "time": "2026-11-21T06:40:03Z" });
     for ((kind, event), (_, plain)) in all_by("kubectl-\"edit").into_iter().zip(all()) {
+        let has_writer = !matches!(kind, "synced" | "deleted" | "removed");
         for format in data_formats() {
             for form in [Form::Whole, Form::WithoutOld, Form::Reference] {
                 let (Ok(told), Ok((content_type, mut expected))) =
@@ -142,7 +147,7 @@ fn only_diff_format_names_changed_by() {
                 else {
                     continue;
                 };
-                if matches!(format, DataFormat::Diff) && form != Form::Reference && kind != "synced" {
+                if matches!(format, DataFormat::Diff) && form != Form::Reference && has_writer {
                     expected["changed_by"] = changed_by.clone();
                 }
                 assert_eq!(told, (content_type, expected), "{} {kind} {form:?}", name(format));
@@ -152,7 +157,7 @@ fn only_diff_format_names_changed_by() {
         encoder().encode(&mut line, &event);
         let line: Value = serde_json::from_slice(&line).unwrap();
         let told = line["data"].get("changed_by");
-        assert_eq!(told, Some(&changed_by).filter(|_| kind != "synced"), "{kind}");
+        assert_eq!(told, Some(&changed_by).filter(|_| has_writer), "{kind}");
     }
 }
 

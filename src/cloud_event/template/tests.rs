@@ -84,7 +84,8 @@ fn missing_object_field_is_error_with_position() {
 #[test]
 fn template_names_changed_by_when_known() {
     let Change::Updated { old, object, cause } = update().record.change else { unreachable!("it is one") };
-    let object = object_of(&object, b"kubelet\xffUpdate\xff2026-11-21T06:40:03Z\xffstatus");
+    let object = object_of(&object);
+    let gone = event(unit("", "pods", "Pod"), Change::Deleted { object: object.clone(), tombstone: false, cause });
     let told = event(unit("", "pods", "Pod"), Change::Updated { old, object, cause });
     let text = "{{ changed_by.manager | default('somebody') }}{% if changed_by.subresource %} ({{ changed_by.subresource }}){% endif %}";
     assert_eq!(render(text, &told).unwrap(), "kubelet (status)");
@@ -95,15 +96,23 @@ fn template_names_changed_by_when_known() {
         json!({ "manager": "kubelet", "operation": "Update", "subresource": "status", "time": "2026-11-21T06:40:03Z" });
     assert_eq!(serde_json::from_str::<Json>(rendered.strip_prefix("kubelet ").unwrap()).unwrap(), json);
     assert_eq!(render(text, &update()).unwrap(), "somebody null");
+    assert_eq!(render(text, &gone).unwrap(), "somebody null", "the server does not record who deletes");
     assert_eq!(render(text, &event(unit("", "pods", "Pod"), synced(3))).unwrap(), "somebody null");
     let tried = Template::compile("{{ changed_by.manager }}").unwrap();
     assert_eq!(tried.try_out(ChangeKind::Added, true).unwrap(), "0");
-    assert_eq!(tried.try_out(ChangeKind::Synced, true).unwrap_err().kind, TemplateErrorKind::Undefined);
+    for kind in [ChangeKind::Synced, ChangeKind::Deleted, ChangeKind::Removed] {
+        assert_eq!(tried.try_out(kind, true).unwrap_err().kind, TemplateErrorKind::Undefined, "{kind:?}");
+    }
 }
 
-fn object_of(object: &Object, who: &[u8]) -> Object {
-    let made = crate::object::Object::assemble(object.identity(), &[&object.json()]);
-    made.with_who(who)
+fn object_of(object: &Object) -> Object {
+    let made = Object::assemble(object.identity(), &[&object.json()]);
+    made.with_changed_by(&ChangedBy {
+        manager: "kubelet".into(),
+        operation: "Update".into(),
+        time: "2026-11-21T06:40:03Z".into(),
+        subresource: "status".into(),
+    })
 }
 
 #[test]

@@ -147,6 +147,7 @@ fn changed_by_is_recorded_only_on_demand() {
         "when = 'changed_by.manager == \"x\"'",
         "resources = [\"a\"]\nformat = \"diff\"",
         "[handlers.other]\ntype = \"blackhole\"\nwhen = 'changed_by != null'",
+        "[handlers.other]\ntype = \"blackhole\"\nformat = \"diff\"",
         "dead_letter = \"dlq\"\n[handlers.dlq]\ntype = \"stdout\"\nresources = []\nformat = \"diff\"",
         "[defaults.handlers]\nformat = \"diff\"",
     ] {
@@ -159,7 +160,6 @@ fn changed_by_is_recorded_only_on_demand() {
         "when = 'object.kind == \"Pod\"'",
         "enabled = false\nformat = \"diff\"",
         "resources = [\"b*\"]\nformat = \"diff\"",
-        "[handlers.other]\ntype = \"blackhole\"\nformat = \"diff\"",
         "enabled = false\ndead_letter = \"dlq\"\n[handlers.dlq]\ntype = \"stdout\"\nresources = []\nformat = \"diff\"",
         "[handlers.dlq]\ntype = \"stdout\"\nresources = []\nformat = \"diff\"",
     ] {

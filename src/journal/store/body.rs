@@ -7,7 +7,7 @@ use super::{
 use crate::{
     journal::UnitId,
     object::{
-        ChangedBy, Identity, KeyRef, Object,
+        Identity, KeyRef, Object,
         codec::{self, Compression},
         packer::Packer,
     },
@@ -23,7 +23,7 @@ pub(super) const PLAIN: u8 = 2;
 /// Version of a body that is packed by lz4.
 const LZ4: u8 = 3;
 
-/// Added to the version if the author of the object's last change (manager, user) is stored before the body.
+/// Added to the version if the record of the object's writer is stored before the body.
 pub(super) const WITH_WHO: u8 = 1 << 4;
 
 /// Encodes the body of an object in the form that `packer` produces.
@@ -34,7 +34,7 @@ pub(super) fn encode_body(object: &Object, packer: &Packer) -> Vec<u8> {
             Compression::Lz4 => LZ4,
             Compression::None => PLAIN,
         };
-        let who = object.who();
+        let who = object.who_to_store();
         let form = if who.is_empty() { form } else { form + WITH_WHO };
         let mut out = Vec::with_capacity(80 + who.len() + body.len());
         out.extend_from_slice(&[form, number]);
@@ -65,14 +65,7 @@ pub(super) fn decode_body(key: KeyRef<'_>, value: &[u8], packer: &Packer) -> Res
         let (len, uid, resource_version) = (usize::try_from(wire.number()?).ok()?, wire.uid()?, wire.text()?);
         let who_bytes = if form & WITH_WHO == 0 { 0 } else { usize::try_from(wire.number()?).ok()? };
         let who = wire.bytes(who_bytes)?;
-        (who.is_empty() || ChangedBy::decode(who).is_some()).then_some((
-            compression,
-            number,
-            len,
-            uid,
-            resource_version,
-            who,
-        ))
+        Some((compression, number, len, uid, resource_version, Object::stored_who(who)?))
     })();
     let (compression, number, len, uid, resource_version, who) = head.ok_or("it has an unknown form")?;
     let identity = Identity { namespace: key.namespace, name: key.name, uid: uid.as_str(), resource_version };

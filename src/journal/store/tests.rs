@@ -23,7 +23,7 @@ use crate::{
         ChangeKind, Held, Record, Sequence, TypeNumber, UnitTerms,
         testing::{added, brief, deleted, initial, pod, removed, synced, updated},
     },
-    object::{Identity, Object, packer::Compression},
+    object::{ChangedBy, Identity, Object, packer::Compression},
 };
 
 /// Store in a directory of its own.
@@ -340,7 +340,11 @@ fn bodies_of_every_compression_stay_readable() {
 fn changed_by_is_stored_only_where_known() {
     let who = |kept: &Object| kept.changed_by().map(|who| (who.manager.into_owned(), who.subresource.into_owned()));
     let (key, plain) = (big(1), big(2));
-    let told = Object::from_json(&key.object().unwrap().json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xffstatus");
+    let told = Object::from_json(&key.object().unwrap().json()).unwrap().with_changed_by(&ChangedBy {
+        manager: "kubelet".into(),
+        subresource: "status".into(),
+        ..ChangedBy::default()
+    });
     for (way, form) in [(Compression::Zstd, 1), (Compression::None, 2), (Compression::Lz4, 3)] {
         let packer = Packer::of_store();
         packer.set_compression(way);
@@ -353,6 +357,14 @@ fn changed_by_is_stored_only_where_known() {
         for end in 0..written.len() {
             assert!(read(&written[..end]).is_err(), "{way:?} {end}");
         }
+        // an earlier version of the program took the newest entry for the writer
+        let marked = Object::from_json(&told.json()).unwrap().with_who(b"kubelet\xffUpdate\xff\xffstatus");
+        assert_eq!(marked.who_to_store(), b"");
+        let who = told.who();
+        let at = written.windows(who.len()).position(|window| window == who).unwrap();
+        let mut earlier = written.clone();
+        earlier.splice(at - 1..at + who.len(), [&[22][..], b"kubelet\xffUpdate\xff\xffstatus"].concat());
+        assert_eq!((read(&earlier).unwrap().json(), read(&earlier).unwrap().who()), (told.json(), &b""[..]), "{way:?}");
         let without = body::encode_body(plain.object().unwrap(), &packer);
         assert_eq!((without[0], written[0]), (form, form + 16));
     }

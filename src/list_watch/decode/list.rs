@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     list_watch::{Failure, ListPage},
-    object::{ResourceVersion, scan::ScanPlan},
+    object::{NotedParts, ResourceVersion, scan::ScanPlan},
 };
 
 /// A decoder that reads a list item by item as it arrives. It holds at most one undecoded item.
@@ -265,7 +265,7 @@ impl ListDecoder {
                 return Ok(());
             }
         }
-        match scanned.object_to_show(&self.plan) {
+        match scanned.object_to_show(&self.plan, NotedParts::Writers) {
             Ok(object) => self.page.items.push(object),
             Err(ScanError::Nameless) => self.page.rejected += 1,
             Err(other) => return Err(malformed(other)),

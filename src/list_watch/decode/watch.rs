@@ -11,7 +11,7 @@ use super::{
 use crate::{
     list_watch::{Failure, WatchEvent},
     object::{
-        Object, ResourceVersion,
+        NotedParts, Object, ResourceVersion,
         scan::{ScanPlan, annotations_of},
     },
 };
@@ -230,8 +230,9 @@ impl Reader {
         // a deletion is decoded whole, even with the ignore annotation: consumers may know the object from before it had the
         // annotation
         let object = match event_type {
-            "DELETED" => scanned.object(&self.plan),
-            _ => scanned.object_to_show(&self.plan),
+            "DELETED" => scanned.object(&self.plan, NotedParts::Nothing),
+            "ADDED" => scanned.object_to_show(&self.plan, NotedParts::Writers),
+            _ => scanned.object_to_show(&self.plan, NotedParts::WithFields),
         };
         let object: Object = match object {
             Ok(object) => object,

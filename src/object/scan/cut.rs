@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use memchr::memmem::Finder;
 
 use super::{
-    ChangedBy, Cow, IGNORE_ANNOTATION, Identity, JsonCursor, JsonText, Object, PathTree, ScanError, ScanPlan, TypeJson,
-    TypeMeta, cursor::Member, text,
+    Cow, IGNORE_ANNOTATION, Identity, JsonCursor, JsonText, NotedParts, Object, PathTree, ScanError, ScanPlan,
+    TypeJson, TypeMeta, cursor::Member, note, text,
 };
 
 /// Result of a scan of one object; holds only positions in the JSON. It can be reused for the next object.
@@ -99,18 +99,18 @@ impl<'a> Scanned<'a> {
 
     /// Copies the bytes that are not cut into an object. If the object opts out and the plan heeds this, returns a placeholder: see
     /// [`Object::opted_out`].
-    pub(crate) fn object_to_show(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
+    pub(crate) fn object_to_show(&self, plan: &ScanPlan, parts: NotedParts) -> Result<Object, ScanError> {
         if plan.heeds_opt_out && self.annotations.is_some_and(opts_out) {
             let of_plan = plan.type_meta().cloned();
             let own = || Ok(TypeMeta::new(self.api_version()?, self.kind()?));
-            let object = self.object(plan)?;
+            let object = self.object(plan, NotedParts::Nothing)?;
             return Ok(Object::opted_out(object.identity(), &of_plan.map_or_else(own, Ok)?));
         }
-        self.object(plan)
+        self.object(plan, parts)
     }
 
-    /// Copies the bytes that are not cut into an object.
-    pub(crate) fn object(&self, plan: &ScanPlan) -> Result<Object, ScanError> {
+    /// Copies the bytes that are not cut into an object. If the plan notes who changed it, `parts` selects what is noted.
+    pub(crate) fn object(&self, plan: &ScanPlan, parts: NotedParts) -> Result<Object, ScanError> {
         let name = decode(self.name)?;
         if name.is_empty() {
             return Err(ScanError::Nameless);
@@ -131,8 +131,7 @@ impl<'a> Scanned<'a> {
         for edit in &self.edits {
             len = len + replacement(edit.by).len() - (edit.to - edit.from);
         }
-        let managed_fields = self.managed_fields.filter(|_| plan.notes_who_changed);
-        let who = managed_fields.and_then(ChangedBy::newest).map(|changed_by| changed_by.encode());
+        let who = plan.notes_who_changed.then(|| note(self.managed_fields.unwrap_or(b"[]"), parts));
         let assembled = Object::assemble_with(identity, who.as_deref().unwrap_or_default(), len, |room| {
             let mut at = self.inside;
             room.put(&self.json[..at - self.from]);

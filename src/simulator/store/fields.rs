@@ -10,6 +10,7 @@ const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finaliz
 /// Records `manager` in `new` as the writer of all fields that differ from `old`. Does nothing if no field differs.
 ///
 /// A member of the object, or of its metadata, counts as one field. If `manager` already has an entry, the fields are added to it.
+/// All other entries lose these fields.
 pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str, status: bool, time: &str) {
     let differs =
         |name: &&String| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") && old[*name] != new[*name];
@@ -27,8 +28,9 @@ pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str,
     let entries = metadata.entry("managedFields").or_insert_with(|| json!([]));
     let Some(entries) = entries.as_array_mut() else { return };
     let subresource = if status { json!("status") } else { Value::Null };
-    let mine = entries.iter_mut().find(|entry| entry["manager"] == manager && entry["subresource"] == subresource);
-    if let Some(entry) = mine {
+    let is_mine = |entry: &Value| entry["manager"] == manager && entry["subresource"] == subresource;
+    entries.retain_mut(|entry| is_mine(entry) || !take_away(&mut entry["fieldsV1"], &fields));
+    if let Some(entry) = entries.iter_mut().find(|entry| is_mine(entry)) {
         entry["time"] = json!(time);
         json_patch::merge(&mut entry["fieldsV1"], &fields.into());
         return;
@@ -41,4 +43,20 @@ pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str,
         entry["subresource"] = subresource;
     }
     entries.push(entry);
+}
+
+/// Removes `taken` from the fields of an entry. Returns true if the entry has lost its last field.
+fn take_away(fields: &mut Value, taken: &Map<String, Value>) -> bool {
+    let Some(fields) = fields.as_object_mut() else { return false };
+    let before = fields.len();
+    for (name, below) in taken {
+        let is_gone = match below.as_object().filter(|below| !below.is_empty()) {
+            Some(below) => fields.get_mut(name).is_some_and(|kept| take_away(kept, below)),
+            None => true,
+        };
+        if is_gone {
+            fields.shift_remove(name);
+        }
+    }
+    before > 0 && fields.is_empty()
 }

@@ -62,6 +62,19 @@ fn create_fills_in_server_fields() {
 }
 
 #[test]
+fn later_writer_takes_fields_from_earlier_one() {
+    let mut fixture = fixture("pods");
+    fixture.create("a", &json!({"app": "web"}));
+    let pod = json!({"metadata": {"name": "a", "labels": {"app": "api"}}, "spec": {"nodeName": "n1"}});
+    let context = WriteContext { manager: "other", ..context(Part::Main) };
+    let key = ObjectKey::new("default", "a");
+    let pod = fixture.store.update(fixture.id, &key, pod, &context).unwrap().value();
+    let owns_labels =
+        |at: usize| pod["metadata"]["managedFields"][at]["fieldsV1"]["f:metadata"].get("f:labels").is_some();
+    assert_eq!((owns_labels(0), owns_labels(1)), (false, true), "{pod}");
+}
+
+#[test]
 fn taken_name_fails_and_generated_name_is_unique() {
     let mut fixture = fixture("pods");
     fixture.create("a", &json!({}));

@@ -235,6 +235,9 @@ impl SimulatorStore {
             let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
             metadata.insert("generation".to_owned(), json!(generation));
         }
+        // writes within the process may set the writers
+        let given = metadata.get("managedFields").filter(|_| context.part == Part::Whole);
+        let managed = given.is_some_and(|given| *given != old["metadata"]["managedFields"]);
         if !metadata.contains_key("managedFields") {
             copy("managedFields", &old["metadata"], metadata);
         }
@@ -242,8 +245,10 @@ impl SimulatorStore {
         if object == old {
             return Ok(Arc::clone(present));
         }
-        let status = context.part == Part::Status;
-        fields::note(info, &old, &mut object, context.manager, status, context.time);
+        if !managed {
+            let status = context.part == Part::Status;
+            fields::note(info, &old, &mut object, context.manager, status, context.time);
+        }
         let is_marked = old["metadata"].get("deletionTimestamp").is_some();
         if is_marked && !has_finalizers(&object) && !info.is_lifecycle() {
             let last = RawObject::of_value(info, &object);
