@@ -13,6 +13,7 @@ mod field_path;
 mod field_use;
 mod ignored;
 mod keep;
+pub(crate) mod merge_key;
 pub mod packer;
 pub mod scan;
 mod shared;

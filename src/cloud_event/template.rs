@@ -196,7 +196,7 @@ fn value(json: Option<&Json>) -> Value {
 /// Returns the changes between two objects. An added field has `none` as `old`, a removed field has `none` as `new`.
 fn changes(old: &Json, new: &Json) -> Vec<Value> {
     let change = |change: Difference<'_>| {
-        let (old, new) = (value(change.old), value(change.new));
+        let (old, new) = (value(change.old.as_deref()), value(change.new.as_deref()));
         Value::from(BTreeMap::from([("path", Value::from(change.path)), ("old", old), ("new", new)]))
     };
     differences(old, new).into_iter().map(change).collect()

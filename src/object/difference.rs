@@ -1,30 +1,33 @@
 //! Difference between two states of an object: as a JSON Patch, as a JSON Merge Patch, or as a list of paths.
 //!
-//! All three are complete: applied to the old state, each gives the new one. Elements of arrays are compared by
-//! position, so an element inserted at the front changes all later ones.
+//! The patches are complete: applied to the old state, each gives the new one. They compare elements of arrays by position, so an
+//! element inserted at the front changes all later ones. The list of paths is made for readers: it compares the elements of a list
+//! of objects by their [merge key](super::merge_key), if there is one.
 
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 /// Returns the JSON Patch (RFC 6902) from one value to another. It only has the operations `add`, `remove` and `replace`.
 pub use json_patch::diff as json_patch;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::field_path::write_member;
+use super::{field_path::write_member, merge_key::Pairs};
 
 /// One difference between two states, at the deepest path of the change. An added member is one difference, whatever its
-/// content.
+/// content. Another order of a list with merge keys is one difference at the path of the list; its values are the merge keys in the
+/// old and the new order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference<'a> {
-    /// Path in the syntax of a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. Empty
-    /// if the two states are different kinds of value.
+    /// Path in the syntax of a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. The position
+    /// is that in the new state; of a removed element, that in the old state. Empty if the two states are different kinds of
+    /// value.
     pub path: String,
     /// Old value; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub old: Option<&'a Value>,
+    pub old: Option<Cow<'a, Value>>,
     /// New value; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub new: Option<&'a Value>,
+    pub new: Option<Cow<'a, Value>>,
 }
 
 /// Returns the JSON Merge Patch (RFC 7386) from `old` to `new`. `None` if no such patch exists: `null` in a patch deletes
@@ -80,13 +83,27 @@ impl<'a> Walk<'a> {
                     self.member(name, None, Some(value));
                 }
             }
+            (Some(Value::Array(old)), Some(Value::Array(new))) if old == new => {}
+            (Some(Value::Array(old)), Some(Value::Array(new))) if let Some(pairs) = Pairs::of(old, new) => {
+                for &(before, after) in &pairs.positions {
+                    let step = |path: &mut String| write!(path, "[{}]", after.or(before).unwrap_or_default());
+                    self.under(step, before.map(|at| &old[at]), after.map(|at| &new[at]));
+                }
+                if pairs.is_reordered() {
+                    let [old, new] = pairs.orders(old).map(|order| Some(Cow::Owned(order)));
+                    self.found.push(Difference { path: self.path.clone(), old, new });
+                }
+            }
             (Some(Value::Array(old)), Some(Value::Array(new))) => {
                 for index in 0..old.len().max(new.len()) {
                     let step = |path: &mut String| write!(path, "[{index}]");
                     self.under(step, old.get(index), new.get(index));
                 }
             }
-            (old, new) if old != new => self.found.push(Difference { path: self.path.clone(), old, new }),
+            (old, new) if old != new => {
+                let (old, new) = (old.map(Cow::Borrowed), new.map(Cow::Borrowed));
+                self.found.push(Difference { path: self.path.clone(), old, new });
+            }
             _ => {}
         }
     }
@@ -197,6 +214,52 @@ mod tests {
     }
 
     #[test]
+    fn sidecar_in_front_is_one_difference() {
+        let spec = |containers: Value| json!({ "spec": { "containers": containers } });
+        let nginx = |image: &str| json!({ "name": "nginx", "image": image });
+        let side = json!({ "name": "side", "image": "side:1" });
+        let alone = spec(json!([nginx("nginx:1")]));
+        assert_eq!(
+            found(&alone, &spec(json!([side, nginx("nginx:1")]))),
+            json!([{ "path": "spec.containers[0]", "new": side }])
+        );
+        assert_eq!(
+            found(&spec(json!([side, nginx("nginx:1")])), &alone),
+            json!([{ "path": "spec.containers[0]", "old": side }])
+        );
+        assert_eq!(
+            found(&alone, &spec(json!([side, nginx("nginx:2")]))),
+            json!([
+                { "path": "spec.containers[1].image", "old": "nginx:1", "new": "nginx:2" },
+                { "path": "spec.containers[0]", "new": side },
+            ])
+        );
+    }
+
+    #[test]
+    fn change_of_order_is_one_difference() {
+        let condition = |of: &str, status: &str| json!({ "type": of, "status": status, "reason": of });
+        let old = json!({ "conditions": [condition("Ready", "True"), condition("Synced", "True")] });
+        let order = |types: [&str; 2]| types.iter().map(|of| json!({ "type": of })).collect::<Value>();
+        let moved =
+            json!({ "path": "conditions", "old": order(["Ready", "Synced"]), "new": order(["Synced", "Ready"]) });
+        let new = json!({ "conditions": [condition("Synced", "True"), condition("Ready", "True")] });
+        assert_eq!(found(&old, &new), json!([moved]));
+        let new = json!({ "conditions": [condition("Synced", "False"), condition("New", "True"), condition("Ready", "True")] });
+        assert_eq!(
+            found(&old, &new),
+            json!([
+                { "path": "conditions[0].status", "old": "True", "new": "False" },
+                { "path": "conditions[1]", "new": condition("New", "True") },
+                moved,
+            ])
+        );
+        // the patches keep their meaning: positions
+        assert!(json_patch(&old, &new).0.len() > 3);
+        assert_eq!(merge_patch(&old, &new), Some(new));
+    }
+
+    #[test]
     fn null_is_value_and_top_path_is_bracketed() {
         assert_eq!(
             found(&json!({ "labels": null, "a": 1 }), &json!({ "a": null })),
@@ -287,7 +350,7 @@ mod tests {
             // remove elements from the end, so that no index shifts before it is used
             for found in there.into_iter().chain(gone.into_iter().rev()) {
                 let steps = steps(&found.path);
-                apply(&mut patched, &steps, found.new);
+                apply(&mut patched, &steps, found.new.as_deref());
                 if !steps.is_empty() && steps.iter().all(|step| matches!(step, At::Member(_))) {
                     prop_assert_eq!(FieldPath::parse(&found.path).unwrap().to_string(), found.path.clone());
                 }

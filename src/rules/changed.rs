@@ -1,90 +1,76 @@
 //! `changed`: comparison of two states at some paths, without decoding the rest of the states.
 
+use serde_json::Value;
+
 use crate::object::{
     FieldPath, PathStep,
+    merge_key::Pairs,
     scan::{JsonCursor, ScanError},
 };
 
-/// Item found along a path. Two states with the same items do not differ at this path.
-#[derive(Debug, PartialEq, Eq)]
-enum Piece<'a> {
-    /// The path does not exist here.
-    Missing,
-    /// Name of a member of an object. A step `[*]` gives one for each member.
-    Member(std::borrow::Cow<'a, [u8]>),
-    /// End of an array or object at a step `[*]`.
-    End,
-    /// JSON text of the value at the end of the path.
-    Value(&'a [u8]),
-}
-
-/// Returns true if the values at one of the paths differ. Ignores the formatting of the JSON, but not the order of
-/// elements matched by `[*]`.
+/// Returns true if the values at one of the paths differ. Ignores the formatting of the JSON. A step `[*]` compares the elements of
+/// a list by their merge key, so their order does not matter; without a merge key, by their position.
 pub(super) fn differs(paths: &[FieldPath], old: &[u8], new: &[u8]) -> Result<bool, ScanError> {
     for path in paths {
-        let (mut before, mut after) = (Vec::new(), Vec::new());
-        follow(&mut JsonCursor::new(old), path.steps(), &mut before)?;
-        follow(&mut JsonCursor::new(new), path.steps(), &mut after)?;
-        let same = |(one, other): (&Piece<'_>, &Piece<'_>)| one == other || one.is_same_value(other);
-        if before.len() != after.len() || !before.iter().zip(&after).all(same) {
-            return Ok(true);
+        let members = path.steps().iter().take_while(|step| matches!(step, PathStep::Member(_))).count();
+        let (members, rest) = path.steps().split_at(members);
+        let (before, after) = (follow(old, members)?, follow(new, members)?);
+        if before == after {
+            continue;
+        }
+        let decode = |json: &[u8]| serde_json::from_slice::<Value>(json);
+        let (before, after) = (before.map(decode).transpose(), after.map(decode).transpose());
+        match (before, after) {
+            (Ok(before), Ok(after)) if !differs_below(rest, before.as_ref(), after.as_ref()) => {}
+            _ => return Ok(true),
         }
     }
     Ok(false)
 }
 
-impl Piece<'_> {
-    fn is_same_value(&self, other: &Self) -> bool {
-        let (Self::Value(one), Self::Value(other)) = (self, other) else { return false };
-        let parse = |json: &[u8]| serde_json::from_slice::<serde_json::Value>(json).ok();
-        parse(one).is_some_and(|one| Some(one) == parse(other))
+/// Returns the JSON of the value at a path of members.
+fn follow<'a>(json: &'a [u8], members: &[PathStep]) -> Result<Option<&'a [u8]>, ScanError> {
+    let mut value = JsonCursor::new(json).skip_value()?;
+    for step in members {
+        let PathStep::Member(name) = step else { return Ok(None) };
+        if !value.starts_with(b"{") {
+            return Ok(None);
+        }
+        let [member] = JsonCursor::new(value).values([name.as_bytes()])?;
+        let Some(member) = member else { return Ok(None) };
+        value = member;
     }
+    Ok(Some(value))
 }
 
-/// Follows a path from the next value. The recursion depth is the length of the path.
-fn follow<'a>(cursor: &mut JsonCursor<'a>, steps: &[PathStep], found: &mut Vec<Piece<'a>>) -> Result<(), ScanError> {
-    let Some((step, rest)) = steps.split_first() else {
-        found.push(Piece::Value(cursor.skip_value()?));
-        return Ok(());
-    };
-    match (step, cursor.peek()?) {
-        (PathStep::Member(name), b'{') => {
-            cursor.enter(b'{', "an object")?;
-            let (mut first, mut at) = (true, None);
-            while let Some(member) = cursor.next_member(&mut first)? {
-                if *member.key.bytes()? == *name.as_bytes() {
-                    at = Some(cursor.clone()); // duplicate names: the last one counts
-                }
-                cursor.skip_value()?;
-            }
-            match at {
-                Some(mut at) => follow(&mut at, rest, found)?,
-                None => found.push(Piece::Missing),
-            }
+/// Compares two values at a path. The recursion depth is the length of the path.
+fn differs_below(steps: &[PathStep], old: Option<&Value>, new: Option<&Value>) -> bool {
+    let Some((step, rest)) = steps.split_first() else { return old != new };
+    match (step, old, new) {
+        (PathStep::Member(name), old, new) => {
+            let name = &**name;
+            differs_below(rest, old.and_then(|old| old.get(name)), new.and_then(|new| new.get(name)))
         }
-        (PathStep::Each, b'{') => {
-            cursor.enter(b'{', "an object")?;
-            let mut first = true;
-            while let Some(member) = cursor.next_member(&mut first)? {
-                found.push(Piece::Member(member.key.bytes()?));
-                follow(cursor, rest, found)?;
-            }
-            found.push(Piece::End);
+        (PathStep::Each, Some(Value::Object(old)), Some(Value::Object(new))) => {
+            old.len() != new.len()
+                || old
+                    .iter()
+                    .any(|(name, old)| new.get(name).is_none_or(|new| differs_below(rest, Some(old), Some(new))))
         }
-        (PathStep::Each, b'[') => {
-            cursor.enter(b'[', "an array")?;
-            let mut first = true;
-            while cursor.next_element(&mut first)?.is_some() {
-                follow(cursor, rest, found)?;
+        (PathStep::Each, Some(Value::Array(old)), Some(Value::Array(new))) => match Pairs::of(old, new) {
+            Some(pairs) => pairs.positions.iter().any(|pair| match *pair {
+                (Some(before), Some(after)) => differs_below(rest, Some(&old[before]), Some(&new[after])),
+                _ => true,
+            }),
+            None => {
+                old.len() != new.len()
+                    || old.iter().zip(new).any(|(old, new)| differs_below(rest, Some(old), Some(new)))
             }
-            found.push(Piece::End);
-        }
-        _ => {
-            cursor.skip_value()?;
-            found.push(Piece::Missing);
+        },
+        (PathStep::Each, old, new) => {
+            [old, new].into_iter().flatten().any(|value| value.is_object() || value.is_array())
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -132,6 +118,25 @@ mod tests {
         check("data.*", r#"{"data":{"a":1}}"#, r#"{"data":{"b":1}}"#, true);
         check("data.*", r#"{"data":{"a":1}}"#, r#"{"data":{"a":1}}"#, false);
         check("a[*][*]", r#"{"a":[[1],[2]]}"#, r#"{"a":[[1,2],[]]}"#, true);
+    }
+
+    /// Request of users: only a change of an image counts, not a change of the order.
+    #[test]
+    fn elements_are_compared_by_merge_key() {
+        let pod = |containers: &[(&str, &str)]| {
+            let containers = containers.iter().map(|(name, image)| serde_json::json!({ "name": name, "image": image }));
+            serde_json::json!({ "spec": { "containers": containers.collect::<Vec<_>>() } }).to_string()
+        };
+        let (old, swapped) = (pod(&[("a", "1"), ("b", "2")]), pod(&[("b", "2"), ("a", "1")]));
+        check("spec.containers[*].image", &old, &swapped, false);
+        check("spec.containers", &old, &swapped, true);
+        check("spec.containers[*]", &old, &swapped, false);
+        check("spec.containers[*].image", &old, &pod(&[("b", "3"), ("a", "1")]), true);
+        check("spec.containers[*].name", &old, &pod(&[("b", "3"), ("a", "1")]), false);
+        check("spec.containers[*].image", &old, &pod(&[("side", "1"), ("a", "1"), ("b", "2")]), true);
+        // repeated names are compared by position
+        check("spec.containers[*].image", &pod(&[("a", "1"), ("a", "2")]), &pod(&[("a", "2"), ("a", "1")]), true);
+        check("spec[*][*].image", &old, &swapped, false);
     }
 
     #[test]

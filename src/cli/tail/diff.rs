@@ -1,5 +1,7 @@
 //! Lines that show what an update has changed. Each changed path has its own line: `spec.replicas  2 → 3`.
 
+use std::borrow::Cow;
+
 use crate::{
     object::difference::{Difference, differences},
     printable::printable,
@@ -31,8 +33,12 @@ fn line(difference: &Difference<'_>, colour: bool) -> String {
         let style = if colour { Style::new().fg_color(Some(colour_of.into())) } else { Style::new() };
         format!("{style}{text}{style:#}")
     };
-    let old = difference.old.map_or_else(|| "(none)".to_owned(), |old| coloured(AnsiColor::Red, shown(old)));
-    let new = difference.new.map_or_else(|| "(gone)".to_owned(), |new| coloured(AnsiColor::Green, shown(new)));
+    let value = |value: &Option<Cow<'_, Value>>, colour_of: AnsiColor, missing: &str| match value {
+        Some(value) => coloured(colour_of, shown(value)),
+        None => missing.to_owned(),
+    };
+    let old = value(&difference.old, AnsiColor::Red, "(none)");
+    let new = value(&difference.new, AnsiColor::Green, "(gone)");
     format!("{}  {old} → {new}", printable(&difference.path))
 }
 
