@@ -112,13 +112,13 @@ impl Grants {
                     Pattern::Group(group) => group,
                     Pattern::Custom | Pattern::Type { .. } => continue,
                 };
-                grants.add_in(extent.places(entry, true), group, "*", entry.object_name());
+                grants.add_in(extent.places(entry, true), group, "*", entry.object_name().as_deref());
             }
         }
         for owned in &selection.owned {
             if let Some(entry) = config.resources.get(&owned.entry) {
                 let ResourceType { group, plural, namespaced, .. } = &owned.resource;
-                grants.add_in(extent.places(entry, *namespaced), group, plural, entry.object_name());
+                grants.add_in(extent.places(entry, *namespaced), group, plural, entry.object_name().as_deref());
             }
         }
         // The engine itself watches CRDs to notice added and removed types. It watches namespaces for their labels.
@@ -140,12 +140,12 @@ impl Grants {
     /// Grants the right to list and watch a type in `places`. The plural `*` means all types of the group. If `are_searched` is
     /// set, also grants the right to list and watch namespaces. The API server applies a right on `name` to requests whose field
     /// selector has this name.
-    fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str, name: Option<String>) {
+    fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str, name: Option<&str>) {
         if are_searched {
             self.add(None, "", "namespaces", None);
         }
         for place in places {
-            self.add(place, group, plural, name.clone());
+            self.add(place, group, plural, name.map(str::to_owned));
         }
     }
 
