@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use serde_json::Value;
@@ -12,7 +12,10 @@ use super::{
     Config, HandlerConfig, SinkConfig,
     nats::{PORT_DEFAULT, server_address},
 };
-use crate::{handler::webhook::read_url, secret::PlainOrSecret};
+use crate::{
+    handler::{file::constant_directory, webhook::read_url},
+    secret::PlainOrSecret,
+};
 
 /// External dependencies of the enabled parts of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +76,7 @@ impl External {
             SinkConfig::Stdout | SinkConfig::Blackhole | SinkConfig::Exec(_) => {}
             SinkConfig::File(file) => {
                 let keys = ["handlers", name, "path"].map(str::to_owned).into();
-                self.directories.insert(directory(&file.path).to_owned(), keys);
+                self.directories.insert(constant_directory(&file.path).to_owned(), keys);
             }
             SinkConfig::Webhook(webhook) => drop(self.ports.insert(port(&webhook.url))),
             SinkConfig::Nats(nats) => {
@@ -86,12 +89,6 @@ impl External {
             }
         }
     }
-}
-
-/// Returns the constant directory of a path template: the part above the first `%`.
-fn directory(template: &str) -> &Path {
-    let fixed = template.split('%').next().unwrap_or_default();
-    Path::new(fixed.rsplit_once('/').map_or("", |(directory, _)| if directory.is_empty() { "/" } else { directory }))
 }
 
 fn port(url: &PlainOrSecret) -> u16 {
@@ -182,7 +179,7 @@ mod tests {
             ("logs/events.jsonl", "logs"),
             ("events.jsonl", ""),
         ] {
-            assert_eq!(directory(template), Path::new(expected), "{template}");
+            assert_eq!(constant_directory(template), std::path::Path::new(expected), "{template}");
         }
     }
 }

@@ -104,6 +104,11 @@ impl HandlerConfig {
             SinkConfig::Kafka(kafka) => kafka.check(at),
             SinkConfig::Nats(nats) => nats.check(at),
             SinkConfig::Exec(exec) => exec.check(at),
+            SinkConfig::File(file) if file.rotate.is_some() && !file.can_find_closed() => {
+                let message = "with `rotate`, closed files are found by their names: expected %Y, %m, %d, %H, %M or %S for \
+                               the time, and / only between them";
+                at.error(&["path"], message);
+            }
             SinkConfig::Stdout | SinkConfig::File(_) | SinkConfig::Blackhole => {}
         }
     }

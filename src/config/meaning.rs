@@ -329,10 +329,11 @@ impl Checker<'_> {
     }
 
     fn shared_files(&self, root: &mut Section<'_>) {
-        let mut writers: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut writers = BTreeMap::new();
         for (name, handler) in self.config.handlers.iter().filter(|(_, handler)| handler.enabled) {
             let SinkConfig::File(file) = &handler.sink else { continue };
-            if let Some(other) = writers.insert(&file.path, name) {
+            let Some(identity) = file.identity() else { continue };
+            if let Some(other) = writers.insert(identity, name) {
                 let message = format!("[handlers.{other}] also writes to this file: expected another file");
                 root.error(&["handlers", name, "path"], message);
             }

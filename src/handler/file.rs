@@ -1,12 +1,13 @@
 //! Events as JSON lines in files. Files are rotated by size or name. Rotated files are compressed, and the oldest are removed.
 //!
-//! - Each batch is one write. If the write fails (full disk), the file is truncated to its length before the write, and
-//!   the batch is retried. So no part of an event remains in the file.
+//! - Each batch is one write; a batch larger than `max_bytes` is one write per file. If a write fails (full disk), the file is
+//!   truncated to its length before the write, and the rest of the batch is retried. So no part of an event remains in the file.
 //! - An incomplete last line after a crash is removed when the file is opened. Its event was not acknowledged, so it is
 //!   delivered again. A last line that is not an event is kept and terminated with a line break.
 //! - `%` patterns in the path are replaced by the time of writing, in UTC. A new name is a new file.
-//! - Before a batch would exceed `max_bytes`, the file is renamed to `NAME.20261121T064003.123456Z`. `file/rotated.rs`
-//!   compresses and removes rotated files on its own thread.
+//! - Before a write would exceed `max_bytes`, the file is renamed to `NAME.20261121T064003.123456Z`. `file/rotated.rs`
+//!   compresses and removes closed files on its own thread.
+//! - The handler holds a shared lock on its file, so that no such thread takes the file for a closed one.
 
 mod rotated;
 #[cfg(test)]
@@ -15,8 +16,8 @@ mod tests;
 use std::{
     fs::{self, DirBuilder, File, Metadata, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use super::{BUFFER_KEPT_MAX, Handler, HandlerError, replaced::is_replaced};
 use crate::{
     cloud_event::Formatter,
+    journal::Sequence,
     notification::Notification,
     private_dir,
     text::{Format, Text},
@@ -65,8 +67,8 @@ pub enum FileCompression {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub struct FileOptions {
-    /// Path of the file. %Y, %m, %d, %H … (strftime, UTC) are replaced by the time, for one file per day or hour.
-    /// Required.
+    /// Path of the file. %Y, %m, %d, %H … (strftime, UTC) are replaced by the time, for one file per day or hour. If a name repeats,
+    /// events are appended to the file of this name, unless it was compressed. Required.
     #[schemars(transform = Format::PathTemplate)]
     pub path: String,
     /// Rotation by size, and removal and compression of closed files. Default: none; only the time in `path` starts a new
@@ -93,11 +95,11 @@ pub struct Permissions(#[educe(Default = 0o640)] pub u32);
 #[educe(Default)]
 #[serde(default)]
 pub struct Rotate {
-    /// Maximum size of a file; it is closed before it exceeds this.
+    /// Maximum size of a file; it is closed before it exceeds this. Only a single event may be larger.
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 256 << 20)]
     pub max_bytes: u64,
-    /// Number of closed files to keep; the oldest are removed first. 0 = all.
+    /// Number of closed files to keep, in all directories of the path; the oldest are removed first. 0 = all.
     #[educe(Default = 30)]
     pub keep: u32,
     /// Compression of closed files.
@@ -112,12 +114,16 @@ pub struct FileHandler {
     open: Option<Open>,
     rotated: Rotated,
     buffer: Vec<u8>,
+    /// First event of the last batch, if its delivery failed, and the number of its events that are in a closed file.
+    partial: Option<(Sequence, usize)>,
 }
 
 /// The file that is being written.
 struct Open {
     file: File,
     path: PathBuf,
+    /// Device and inode.
+    id: (u64, u64),
     /// Size of all complete lines, in bytes.
     len: u64,
     /// Set for a regular file; a pipe or a device cannot be truncated.
@@ -165,13 +171,14 @@ impl FileHandler {
         clock: fn() -> Timestamp,
     ) -> Result<Self, HandlerError> {
         let rotated = Rotated::new(&options.path, options.rotate.as_ref());
-        let mut handler = Self { options, formatter: formatter.into(), clock, open: None, rotated, buffer: Vec::new() };
+        let (formatter, buffer) = (formatter.into(), Vec::new());
+        let mut handler = Self { options, formatter, clock, open: None, rotated, buffer, partial: None };
         let path = handler.path_now()?;
         handler.open = Some(handler.open_at(&path)?);
         Ok(handler)
     }
 
-    /// Opens a file, and warns if other users can read or change it. Also starts the compression and removal of its rotated files.
+    /// Opens a file, and warns if other users can read or change it. Also starts the compression and removal of closed files.
     fn open_at(&mut self, path: &Path) -> Result<Open, HandlerError> {
         let permissions = self.options.permissions.0;
         let open = Open::at(path.to_owned(), permissions).map_err(|error| failed("open", path, &error))?;
@@ -198,10 +205,10 @@ impl FileHandler {
             tracing::warn!(path = %path.display(), "the file was moved, removed or changed; reopening it");
             self.open = None;
         }
-        if let (Some(open), Some(max)) = (&self.open, self.options.rotate.as_ref().map(|rotate| rotate.max_bytes))
+        if let Some(open) = &self.open
             && open.regular
             && open.len > 0
-            && open.len + bytes > max
+            && open.len + bytes > self.max_bytes()
         {
             let path = open.path.clone();
             self.finish()?;
@@ -212,6 +219,31 @@ impl FileHandler {
             None => self.open_at(&path)?,
         };
         Ok(self.open.insert(open))
+    }
+
+    fn max_bytes(&self) -> u64 {
+        self.options.rotate.as_ref().map_or(u64::MAX, |rotate| rotate.max_bytes)
+    }
+
+    /// Appends the lines of a batch, which end at `ends`. A batch that is larger than a file continues in the next file. After a
+    /// failure, the retry begins with the first event that is in no file.
+    fn write(&mut self, lines: &[u8], ends: &[usize], first: Sequence) -> Result<(), HandlerError> {
+        let mut done = self.partial.take().filter(|(batch, _)| *batch == first).map_or(0, |(_, done)| done);
+        let always = self.options.fsync == FileFsync::Always;
+        while let Some(rest @ [_, ..]) = ends.get(done..) {
+            let start = if done == 0 { 0 } else { ends[done - 1] };
+            let count = rest.partition_point(|end| (end - start) as u64 <= self.max_bytes()).max(1);
+            let part = &lines[start..rest[count - 1]];
+            let written = self
+                .prepare(part.len() as u64)
+                .and_then(|open| open.append(part, always).map_err(|error| failed("write to", &open.path, &error)));
+            if let Err(error) = written {
+                self.partial = Some((first, done));
+                return Err(error);
+            }
+            done += count;
+        }
+        Ok(())
     }
 
     /// Closes the current file. Syncs it first, except with [`FileFsync::Never`].
@@ -232,14 +264,13 @@ impl Handler for FileHandler {
         if is_replaced() {
             return Err(HandlerError::Failed(REPLACED.to_owned()));
         }
+        let events = notification.events();
+        let Some(first) = events.first().map(|event| event.record.sequence) else { return Ok(()) };
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let written = notification.events().iter().try_for_each(|event| self.formatter.line(&mut buffer, event));
-        let always = self.options.fsync == FileFsync::Always;
-        let result = written
-            .map_err(HandlerError::from)
-            .and_then(|()| self.prepare(buffer.len() as u64))
-            .and_then(|open| open.append(&buffer, always).map_err(|error| failed("write to", &open.path, &error)));
+        let line = |event| self.formatter.line(&mut buffer, event).map(|()| buffer.len());
+        let ends: Result<Vec<_>, _> = events.iter().map(line).collect();
+        let result = ends.map_err(HandlerError::from).and_then(|ends| self.write(&buffer, &ends, first));
         buffer.shrink_to(BUFFER_KEPT_MAX);
         self.buffer = buffer;
         result
@@ -259,7 +290,7 @@ impl Handler for FileHandler {
         }
     }
 
-    /// Syncs the file, even with [`FileFsync::Never`], and waits for running compressions.
+    /// Syncs the file, even with [`FileFsync::Never`], and waits some seconds for running compressions.
     fn close(&mut self) -> Result<(), HandlerError> {
         let synced = self.tick();
         self.open = None;
@@ -282,13 +313,23 @@ impl Open {
         if before.is_none() {
             file.set_permissions(fs::Permissions::from_mode(permissions))?;
         }
-        let len = if regular { mend_tail(&mut file, metadata.len(), &path)? } else { 0 };
-        Ok(Self { file, path, len, regular, dirty: false, torn: false })
+        let id = (metadata.dev(), metadata.ino());
+        let mut len = 0;
+        if regular {
+            drop(file.lock_shared()); // waits while the file is compressed; not every file system has locks
+            let metadata = std::fs::metadata(&path)?;
+            if id != (metadata.dev(), metadata.ino()) {
+                return Err(io::Error::other("it was compressed or moved in this moment"));
+            }
+            len = mend_tail(&mut file, metadata.len(), &path)?;
+        }
+        Ok(Self { file, path, id, len, regular, dirty: false, torn: false })
     }
 
-    /// Returns true if the file at the path is unchanged since the last write.
+    /// Returns true if the file at the path is the open file, and unchanged since the last write.
     fn is_untouched(&self) -> bool {
-        !self.regular || std::fs::metadata(&self.path).is_ok_and(|metadata| metadata.len() == self.len)
+        let found = || std::fs::metadata(&self.path).ok().map(|found| ((found.dev(), found.ino()), found.len()));
+        !self.regular || found() == Some((self.id, self.len))
     }
 
     /// Appends all lines, or nothing.
@@ -360,6 +401,35 @@ fn last_line_start(file: &mut File, len: u64) -> io::Result<u64> {
         end = start;
     }
     Ok(0)
+}
+
+impl FileOptions {
+    /// Returns the path at a fixed time, without `.` and `..`. Two templates with the same result write to the same file.
+    pub(crate) fn identity(&self) -> Option<PathBuf> {
+        let mut plain = PathBuf::new();
+        for component in std::path::absolute(path_at(&self.path, EXAMPLE_TIME).ok()?).ok()?.components() {
+            if component == Component::ParentDir {
+                plain.pop();
+            } else {
+                plain.push(component);
+            }
+        }
+        Some(plain)
+    }
+
+    /// Returns true if the handler can find the closed files of this path by their names.
+    pub(crate) fn can_find_closed(&self) -> bool {
+        path_at(&self.path, EXAMPLE_TIME).is_ok_and(|example| rotated::can_find(&self.path, &example))
+    }
+}
+
+/// Time with a different number in each field: 2031-12-28T23:59:58Z.
+const EXAMPLE_TIME: Timestamp = Timestamp::constant(1_956_268_798, 0);
+
+/// Returns the directory of a path template that does not depend on the time: the part above the first `%`.
+pub(crate) fn constant_directory(template: &str) -> &Path {
+    let fixed = template.split('%').next().unwrap_or_default();
+    Path::new(fixed.rsplit_once('/').map_or("", |(directory, _)| if directory.is_empty() { "/" } else { directory }))
 }
 
 /// Inserts the time in a path.

@@ -42,9 +42,9 @@ fn handler(options: FileOptions) -> FileHandler {
 
 /// Returns the resource versions in all files of a directory by file name, decompressed.
 fn content(directory: &Path) -> BTreeMap<String, Vec<u64>> {
-    let read = |entry: fs::DirEntry| {
-        let name = entry.file_name().into_string().unwrap();
-        let bytes = fs::read(entry.path()).unwrap();
+    let read = |path: PathBuf| {
+        let name = path.strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
+        let bytes = fs::read(path).unwrap();
         let bytes = if Path::new(&name).extension().is_some_and(|end| end == "zst") {
             zstd::decode_all(&bytes[..]).unwrap()
         } else {
@@ -56,7 +56,26 @@ fn content(directory: &Path) -> BTreeMap<String, Vec<u64>> {
         };
         (name, String::from_utf8(bytes).unwrap().lines().map(version).collect())
     };
-    fs::read_dir(directory).unwrap().map(|entry| read(entry.unwrap())).collect()
+    files(directory).into_iter().map(read).collect()
+}
+
+/// Returns the files in a directory and its subdirectories.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+/// Returns the resource versions in all files of a directory, sorted.
+fn versions(directory: &Path) -> Vec<u64> {
+    let mut versions: Vec<u64> = content(directory).into_values().flatten().collect();
+    versions.sort_unstable();
+    versions
+}
+
+const MIDNIGHT: i64 = 1_795_305_600;
+
+fn rotating(path: &Path, max_bytes: u64, keep: u32, compress: FileCompression) -> FileOptions {
+    FileOptions { rotate: Some(Rotate { max_bytes, keep, compress }), ..options(path) }
 }
 
 #[test]
@@ -235,4 +254,127 @@ fn abandoned_thread_leaves_successor_file_untouched() {
     let (refused, unopened) = thread.join().unwrap();
     assert!(refused.contains(REPLACED) && unopened.contains(REPLACED), "{refused}; {unopened}");
     assert_eq!(fs::read(&path).unwrap(), EVENT_START);
+}
+
+#[test]
+fn repeated_name_overwrites_no_closed_file() {
+    let at_midnight = [-1, 1, -3, 2, -2, 3, 86_400];
+    let in_circles = [0, 1, 2, 60, 61, 120, 121];
+    for (template, seconds) in
+        [("%Y-%m-%d.jsonl", at_midnight), ("%S.jsonl", in_circles), ("%A/%H%M.jsonl", at_midnight)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        for (n, second) in (1..).zip(seconds) {
+            NOW.set(MIDNIGHT + second);
+            let mut handler = handler(rotating(&dir.path().join(template), u64::MAX, 0, FileCompression::Zstd));
+            handler.deliver(&batch(n, 1)).unwrap();
+            handler.close().unwrap(); // waits for the compression
+        }
+        assert_eq!(versions(dir.path()), [1, 2, 3, 4, 5, 6, 7], "{template}: {:?}", content(dir.path()));
+    }
+}
+
+#[test]
+fn rotation_after_clock_was_set_back_overwrites_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut handler = handler(rotating(&dir.path().join("out.jsonl"), 1, 0, FileCompression::Zstd));
+    for n in 1..8 {
+        NOW.set(MIDNIGHT); // the clock stands still
+        handler.deliver(&batch(n, 1)).unwrap();
+    }
+    handler.close().unwrap();
+    assert_eq!(versions(dir.path()), [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn file_in_use_is_neither_compressed_nor_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("%Y-%m-%d.jsonl");
+    NOW.set(MIDNIGHT - 1);
+    let mut before = handler(options(&template));
+    before.deliver(&batch(1, 1)).unwrap();
+    NOW.set(MIDNIGHT);
+    handler(rotating(&template, u64::MAX, 1, FileCompression::Zstd)).close().unwrap();
+    assert_eq!(content(dir.path())["2026-11-21.jsonl"], [1]);
+    before.close().unwrap();
+    handler(rotating(&template, u64::MAX, 1, FileCompression::Zstd)).close().unwrap();
+    assert_eq!(content(dir.path())["2026-11-21.jsonl.zst"], [1]);
+}
+
+#[test]
+fn planted_links_are_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [victim, closed] = ["victim", "2026-11-21.jsonl"].map(|name| dir.path().join(name));
+    fs::write(&victim, "precious").unwrap();
+    for planted in ["2026-11-21.jsonl.zst.part", "2026-11-21.jsonl.zst", "2026-11-20.jsonl"] {
+        let link = dir.path().join(planted);
+        NOW.set(MIDNIGHT - 1);
+        handler(options(&dir.path().join("%Y-%m-%d.jsonl"))).deliver(&batch(1, 1)).unwrap();
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        NOW.set(MIDNIGHT);
+        handler(rotating(&dir.path().join("%Y-%m-%d.jsonl"), u64::MAX, 0, FileCompression::Zstd)).close().unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{planted}");
+        assert!(!closed.exists(), "{planted}: the closed file is compressed");
+        let compressed = |path: &PathBuf| path.extension().is_some_and(|end| end == "zst") && !path.is_symlink();
+        let made: Vec<_> = files(dir.path()).into_iter().filter(compressed).collect();
+        assert_eq!(made.len(), 1, "{planted}: {made:?}");
+        fs::remove_file(&made[0]).unwrap();
+        drop(fs::remove_file(&link));
+    }
+}
+
+#[test]
+fn directories_of_earlier_dates_are_tidied() {
+    let dir = tempfile::tempdir().unwrap();
+    let template = dir.path().join("%Y/%m-%d/out.jsonl");
+    let foreign = ["2026/notes/out.jsonl", "other/out.jsonl", "2026/11-21/x.jsonl"].map(|name| dir.path().join(name));
+    for path in &foreign {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+    for day in 0..5 {
+        NOW.set(MIDNIGHT - 86_400 + 86_400 * day);
+        let mut handler = handler(rotating(&template, u64::MAX, 2, FileCompression::Zstd));
+        handler.deliver(&batch(1 + day.cast_unsigned(), 1)).unwrap();
+        handler.close().unwrap();
+        std::thread::sleep(Duration::from_millis(15)); // files of the same age have no order
+    }
+    for path in &foreign {
+        fs::remove_file(path).unwrap();
+    }
+    let expected = BTreeMap::from([
+        ("2026/11-23/out.jsonl.zst".into(), vec![3]),
+        ("2026/11-24/out.jsonl.zst".into(), vec![4]),
+        ("2026/11-25/out.jsonl".into(), vec![5]),
+    ]);
+    assert_eq!(content(dir.path()), expected);
+    assert!(dir.path().join("2026/11-21").exists() && !dir.path().join("2026/11-22").exists());
+}
+
+#[test]
+fn batch_larger_than_a_file_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut handler = handler(rotating(&dir.path().join("out.jsonl"), 1200, 0, FileCompression::None));
+    handler.deliver(&batch(1, 20)).unwrap();
+    handler.close().unwrap();
+    assert_eq!(versions(dir.path()), (1..=20).collect::<Vec<_>>());
+    let sizes: Vec<_> = files(dir.path()).iter().map(|path| fs::metadata(path).unwrap().len()).collect();
+    assert!(sizes.iter().all(|size| (300..=1200).contains(size)), "{sizes:?}");
+}
+
+/// The second file of a batch cannot be opened, because its directory is a file.
+#[test]
+fn retry_of_a_cut_batch_repeats_no_event() {
+    let dir = tempfile::tempdir().unwrap();
+    let moments = || Timestamp::from_second(NOW.replace(NOW.get() + 1)).unwrap();
+    NOW.set(MIDNIGHT);
+    let options = rotating(&dir.path().join("%S/out.jsonl"), 1200, 0, FileCompression::None);
+    let mut handler = FileHandler::with_clock(options, Encoder::new("c", "j"), moments).unwrap();
+    fs::write(dir.path().join("02"), "").unwrap();
+    handler.deliver(&batch(1, 7)).unwrap_err();
+    fs::remove_file(dir.path().join("02")).unwrap();
+    handler.deliver(&batch(1, 7)).unwrap();
+    handler.close().unwrap();
+    let lines: Vec<_> = content(dir.path()).into_values().flatten().collect();
+    assert_eq!(lines, [1, 2, 3, 4, 5, 6, 7], "{:?}", content(dir.path()));
 }
