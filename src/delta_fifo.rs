@@ -257,16 +257,17 @@ impl DeltaFifo {
         }
     }
 
-    /// Appends the deltas of a list. Each known object that neither `items` nor `spared` contains gets a deletion. Each known item
-    /// that opts out gets a removal. Each item that does not opt out gets a [`DeltaKind::Replaced`]. The deletions come first in
+    /// Appends the deltas of a list. Each known object that neither `items` nor `spared` contains gets a deletion. An item that could
+    /// not be read is spared. Each known item that opts out gets a removal. Each item that does not opt out gets a [`DeltaKind::Replaced`]. The deletions come first in
     /// stream order (F-22), and last in per-key order (F-13, F-14). Among the deletions, queued keys come first; all other keys
     /// follow, sorted.
     fn push_replace(&mut self, mut items: Vec<Object>, spared: &[Object], version: ResourceVersion) {
         let opted_out: Vec<Object> = items.extract_if(.., |item| item.opts_out()).collect();
+        let unread: Vec<Object> = items.extract_if(.., |item| item.is_unread()).collect();
         let share = self.keep.is_whole() && self.sync != SyncState::Unpopulated;
         let newest = self.newest();
 
-        let listed: KeySet<'_> = items.iter().chain(&opted_out).chain(spared).map(Object::key).collect();
+        let listed: KeySet<'_> = items.iter().chain(&opted_out).chain(&unread).chain(spared).map(Object::key).collect();
         let is_gone = |object: &&Object| !listed.contains(&object.key());
         let mut gone: Vec<Object> = newest.queued().filter(is_gone).cloned().collect();
         let from_queue = gone.len();

@@ -359,11 +359,13 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
         } else if delta.kind.is_deletion() {
             let change = match self.indexer.options.selective {
                 // `old` may be a stub: the object of the event has more data.
-                true if self.hides_olds && !recreated => Change::Removed { object, cause },
+                true if self.hides_olds && !recreated && !object.is_unread() => Change::Removed { object, cause },
                 true => Change::Removed { object: old, cause },
                 // The deleted object was never shown. The shown object `old` no longer exists either, so the deletion of `old` is
                 // reported.
                 false if recreated => Change::Deleted { object: old, tombstone: true, cause },
+                // The final state cannot be read.
+                false if object.is_unread() => Change::Deleted { object: old, tombstone: true, cause },
                 false => Change::Deleted { object, tombstone: delta.kind == DeltaKind::Tombstone, cause },
             };
             self.push(change);

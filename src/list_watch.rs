@@ -59,9 +59,9 @@ pub struct ListPage {
     pub resource_version: ResourceVersion,
     /// Set when there are more pages.
     pub continue_token: Option<String>,
-    /// The items, in list order, each with `apiVersion` and `kind`.
+    /// The items, in list order, each with `apiVersion` and `kind`. An item that is nested too deeply is a placeholder.
     pub items: Vec<Object>,
-    /// Number of rejected items: no name (K-4), another type, or nested too deeply.
+    /// Number of rejected items: no name (K-4) or another type.
     pub rejected: u64,
 }
 
@@ -72,7 +72,7 @@ pub enum WatchEvent {
     Added(Object),
     /// `MODIFIED`.
     Modified(Object),
-    /// `DELETED`, with the final state.
+    /// `DELETED`, with the final state, or with a placeholder if this state cannot be read.
     Deleted(Object),
     /// `BOOKMARK`.
     Bookmark {
@@ -83,11 +83,11 @@ pub enum WatchEvent {
     },
     /// `ERROR` with a `Status`.
     Error(Status),
-    /// An event that [`scoped`] withholds from the store. It still counts as an event, and the stream's version becomes the version
-    /// of its object.
+    /// An added or modified object that is withheld from the store. It still counts as an event, and the stream's version becomes
+    /// the version of the object.
     PassedOver {
-        /// Version of the event's object.
-        resource_version: ResourceVersion,
+        /// Placeholder of the object.
+        object: Object,
         /// Reason.
         why: PassedOver,
     },
@@ -97,11 +97,13 @@ pub enum WatchEvent {
     Undecodable(String),
 }
 
-/// Reason why an event is withheld from the store.
+/// Reason why an event is withheld from the store. The store keeps the last state of an object that cannot be read or transformed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
     /// The scope excludes the object's namespace.
     Foreign,
+    /// The object is nested too deeply to be decoded.
+    TooDeep,
     /// The transform failed (F-61), with this error.
     TransformFailed(String),
 }
@@ -116,8 +118,6 @@ pub enum SkipReason {
     },
     /// The object has no `metadata.name` (K-4), or the bookmark has no `metadata.resourceVersion`.
     Nameless,
-    /// Nested too deeply to be decoded.
-    TooDeep,
 }
 
 /// A `Status` object of the API, or an HTTP error without one.

@@ -264,7 +264,9 @@ const NUMBERS_OF_UNITS: [NumberOf<UnitView>; 11] = [
         "Second lists requested because the first one would have deleted most of the cache",
         |view| view.confirmations,
     ),
-    (Counter, "skipped_documents", "Documents of another type or without a name", |view| view.skipped),
+    (Counter, "skipped_documents", "Documents of another type, without a name, or nested too deeply", |view| {
+        view.skipped
+    }),
 ];
 
 fn register_resources(registry: &mut Registry, views: &[UnitView]) {

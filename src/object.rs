@@ -255,6 +255,8 @@ enum Form {
     Packed { compression: Compression, json_bytes: u32, dictionary: Option<Arc<Dictionary>>, who_bytes: u32 },
     /// JSON of the identity only, because the object opts out.
     OptedOut,
+    /// Empty JSON, because the content cannot be read.
+    Unread,
 }
 
 /// Remaining room for the JSON of a new object.
@@ -374,7 +376,7 @@ impl Object {
         match self.form() {
             Form::Json { packed, .. } => packed.get(),
             Form::Packed { .. } => Some(self),
-            Form::OptedOut => None,
+            Form::OptedOut | Form::Unread => None,
         }
     }
 
@@ -387,7 +389,7 @@ impl Object {
     pub(crate) fn packed_before(&self) -> Option<Object> {
         match self.form() {
             Form::Json { packed, .. } => packed.get().cloned(),
-            Form::Packed { .. } | Form::OptedOut => None,
+            Form::Packed { .. } | Form::OptedOut | Form::Unread => None,
         }
     }
 
@@ -396,7 +398,7 @@ impl Object {
         let packed = self.packed()?;
         match packed.form() {
             Form::Packed { compression, dictionary, .. } => Some((packed.body(), *compression, dictionary.as_ref())),
-            Form::Json { .. } | Form::OptedOut => None,
+            Form::Json { .. } | Form::OptedOut | Form::Unread => None,
         }
     }
 
@@ -408,7 +410,7 @@ impl Object {
     fn who_bytes(&self) -> usize {
         match *self.form() {
             Form::Json { who_bytes, .. } | Form::Packed { who_bytes, .. } => who_bytes as usize,
-            Form::OptedOut => 0,
+            Form::OptedOut | Form::Unread => 0,
         }
     }
 
@@ -465,7 +467,7 @@ impl Object {
     /// Returns the object's JSON. A packed object is unpacked at every call (1 µs for 6 KB), so keep the result.
     pub fn json(&self) -> Cow<'_, [u8]> {
         match self.form() {
-            Form::Json { .. } | Form::OptedOut => Cow::Borrowed(self.body()),
+            Form::Json { .. } | Form::OptedOut | Form::Unread => Cow::Borrowed(self.body()),
             Form::Packed { compression, json_bytes, dictionary, .. } => {
                 let json = codec::unpack_json(self.body(), *json_bytes as usize, *compression, dictionary.as_deref());
                 Cow::Owned(json.expect("this process packed it with this dictionary"))
@@ -476,7 +478,7 @@ impl Object {
     /// Returns the length of the object's JSON.
     pub fn json_bytes(&self) -> usize {
         match self.form() {
-            Form::Json { .. } | Form::OptedOut => self.body().len(),
+            Form::Json { .. } | Form::OptedOut | Form::Unread => self.body().len(),
             Form::Packed { json_bytes, .. } => *json_bytes as usize,
         }
     }

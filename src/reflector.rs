@@ -67,7 +67,7 @@ pub enum ReflectorEvent {
     Deleted(Object),
     /// A complete list, or the complete snapshot of a streaming list.
     Replace {
-        /// All objects of the collection, one per key.
+        /// All objects of the collection, one per key. Objects that cannot be read are placeholders.
         items: Vec<Object>,
         /// Objects that this list lacks, but that must not be deleted. A second list contained these objects, with versions newer
         /// than this list. The cache keeps its states of these objects until the watch reports a change.

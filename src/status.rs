@@ -119,7 +119,7 @@ pub struct UnitView {
     pub list_duration: Arc<Histogram>,
     /// Watches opened.
     pub watches: u64,
-    /// Documents from the server that were skipped, because they have another type or no name.
+    /// Documents from the server that were skipped, because they have another type or no name, or are nested too deeply.
     pub skipped: u64,
     /// Events dropped because the transform failed (F-61). The next list contains the objects of these events.
     pub transform_failures: u64,

@@ -389,6 +389,22 @@ fn spared_objects_stay_known() {
     }
 }
 
+/// Rule: R-56.
+#[test]
+fn unread_item_keeps_its_last_state() {
+    let known = [at("a", "1"), at("b", "1"), at("c", "1")];
+    for order in [Stream, PerKey] {
+        let items = [at("a", "1"), at("b", "9").unread(), at("x", "9").unread()];
+        let mut fifo = fifo(order, &known);
+        assert_eq!(fifo.compare(&items), Comparison { known: 3, missing: 1 });
+        fifo.push(list(&items, "9"));
+        let expected = if order == Stream { "!c1 =a1" } else { "=a1 !c1" };
+        assert_eq!(drain(&mut fifo), expected, "{order:?}");
+        fifo.push(Deleted(at("b", "10").unread()));
+        assert_eq!(drain(&mut fifo), "-b10", "{order:?}: it was still known");
+    }
+}
+
 #[test]
 fn list_is_compared_with_state_after_queue() {
     let known = [at("a", "1"), at("b", "1"), at("c", "1")];

@@ -172,6 +172,7 @@ fn watched_change_of_downtime_has_downtime_cause() {
 fn deletion_carries_final_state_or_is_tombstone() {
     plain(vec![(Deleted, a("9"))], "-a9 Watch");
     plain(vec![(Tombstone, a("1"))], "!a1 Relist");
+    plain(vec![(Deleted, a("9").unread())], "!a1 Watch");
 }
 
 /// Rules: C-11, S-4, D-8.

@@ -1,5 +1,5 @@
 //! Filter and transform of incoming objects: the namespace globs of a unit, and the user's transform. The transform skips objects
-//! that [opt out](crate::object::IGNORE_ANNOTATION).
+//! that [opt out](crate::object::IGNORE_ANNOTATION), and placeholders of objects that cannot be read.
 //!
 //! Items of excluded namespaces are removed from lists. Events of excluded namespaces are withheld, but still advance the stream's
 //! version. Tombstones and resyncs are built from objects that were filtered and transformed before, so they skip both (F-60).
@@ -14,10 +14,7 @@ use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture};
 use super::{
     Failure, ListPage, ListRequest, ListWatch, PassedOver, WatchEvent, WatchRequest, WatchStream, transform::Transform,
 };
-use crate::{
-    object::{Object, ResourceVersion},
-    scope::Namespaces,
-};
+use crate::{object::Object, scope::Namespaces};
 
 /// Filter and transform of incoming objects.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +49,7 @@ impl Gate {
         if !object.namespace().is_empty() && !self.namespaces.matches(object.namespace()) {
             return Err(PassedOver::Foreign);
         }
-        let Some(transform) = self.transform.as_ref().filter(|_| !object.opts_out()) else { return Ok(object) };
+        let Some(transform) = self.transform.as_ref().filter(|_| !object.is_placeholder()) else { return Ok(object) };
         transform.apply(object).map_err(PassedOver::TransformFailed)
     }
 
@@ -62,29 +59,31 @@ impl Gate {
         for object in page.items {
             match self.pass(object) {
                 Ok(object) => items.push(object),
-                Err(PassedOver::Foreign) => {}
                 Err(PassedOver::TransformFailed(why)) => return Err(Failure::Transform(why)),
+                Err(PassedOver::Foreign | PassedOver::TooDeep) => {}
             }
         }
         page.items = items;
         Ok(page)
     }
 
-    /// Filters and transforms an event.
+    /// Filters and transforms an event. A deletion does not need its final state: if the transform fails, it gets a placeholder.
     pub(crate) fn pass_event(&self, event: WatchEvent) -> WatchEvent {
+        let is_deletion = matches!(event, WatchEvent::Deleted(_));
         let (object, event): (_, fn(Object) -> WatchEvent) = match event {
             WatchEvent::Added(object) => (object, WatchEvent::Added),
             WatchEvent::Modified(object) => (object, WatchEvent::Modified),
             WatchEvent::Deleted(object) => (object, WatchEvent::Deleted),
+            WatchEvent::PassedOver { object, why: PassedOver::TooDeep } => {
+                (object, |object| WatchEvent::PassedOver { object, why: PassedOver::TooDeep })
+            }
             other => return other,
         };
-        let version = object.clone();
+        let incoming = object.clone();
         match self.pass(object) {
             Ok(object) => event(object),
-            Err(why) => {
-                let resource_version = ResourceVersion::from(version.resource_version());
-                WatchEvent::PassedOver { resource_version, why }
-            }
+            Err(PassedOver::TransformFailed(_)) if is_deletion => event(incoming.unread()),
+            Err(why) => WatchEvent::PassedOver { object: incoming.unread(), why },
         }
     }
 }
@@ -172,9 +171,9 @@ mod tests {
         let gate = only("team-*");
         for make in [WatchEvent::Added, WatchEvent::Modified, WatchEvent::Deleted] {
             let passed = gate.pass_event(make(object("other", "y", "7")));
-            let is_it = |version: &ResourceVersion| version.as_str() == "7";
+            let is_it = |object: &Object| object.resource_version() == "7";
             assert!(
-                matches!(&passed, WatchEvent::PassedOver { resource_version, why: PassedOver::Foreign } if is_it(resource_version)),
+                matches!(&passed, WatchEvent::PassedOver { object, why: PassedOver::Foreign } if is_it(object)),
                 "{passed:?}"
             );
         }
@@ -201,12 +200,32 @@ mod tests {
         let gate = counting(&Arc::default());
         let failed = gate.pass_page(page(vec![object("n", "x", "1"), object("n", "bad", "2")])).unwrap_err();
         assert_eq!(failed, Failure::Transform("n/bad: no".into()));
-        let WatchEvent::PassedOver { resource_version, why } =
-            gate.pass_event(WatchEvent::Deleted(object("n", "bad", "8")))
-        else {
+        let bad = || object("n", "bad", "8");
+        let WatchEvent::PassedOver { object, why } = gate.pass_event(WatchEvent::Modified(bad())) else {
             panic!("it passed");
         };
-        assert_eq!((resource_version.as_str(), why), ("8", PassedOver::TransformFailed("n/bad: no".into())));
+        assert_eq!((object.resource_version(), why), ("8", PassedOver::TransformFailed("n/bad: no".into())));
+        // The deletion is known without the final state.
+        let WatchEvent::Deleted(deleted) = gate.pass_event(WatchEvent::Deleted(bad())) else { panic!("it is dropped") };
+        assert!(deleted.is_unread() && deleted.key() == bad().key());
+    }
+
+    #[test]
+    fn placeholder_passes_without_transform() {
+        let calls = Arc::default();
+        let gate = Gate { namespaces: Namespaces::parse(&["!other"]).unwrap(), ..counting(&calls) };
+        let deep = |namespace| WatchEvent::PassedOver {
+            object: object(namespace, "x", "8").unread(),
+            why: PassedOver::TooDeep,
+        };
+        for (namespace, expected) in [("n", PassedOver::TooDeep), ("other", PassedOver::Foreign)] {
+            let passed = gate.pass_event(deep(namespace));
+            assert!(matches!(&passed, WatchEvent::PassedOver { why, .. } if *why == expected), "{passed:?}");
+        }
+        assert!(matches!(gate.pass_event(WatchEvent::Deleted(object("n", "x", "8").unread())), WatchEvent::Deleted(_)));
+        let items = vec![object("n", "x", "1").unread(), object("other", "y", "2").unread()];
+        assert_eq!(gate.pass_page(page(items)).unwrap().items.len(), 1);
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
     }
 
     /// Rule: LW-1.

@@ -239,7 +239,7 @@ impl Object {
             Form::Packed { compression, json_bytes, dictionary, .. } => {
                 Self::of_packed(self.identity(), who, self.body(), *json_bytes, *compression, dictionary.clone())
             }
-            Form::OptedOut => self.clone(),
+            Form::OptedOut | Form::Unread => self.clone(),
         }
     }
 

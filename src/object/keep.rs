@@ -25,14 +25,14 @@ impl Keep {
     /// Takes samples of the objects for which [`Keep::of`] will be called.
     pub fn look_at<'a>(&self, objects: impl Iterator<Item = &'a Object>) {
         if let Self::Packed(packer) = self {
-            packer.look_at(objects.filter(|object| !object.opts_out()));
+            packer.look_at(objects.filter(|object| !object.is_placeholder()));
         }
     }
 
     /// Returns the form in which the cache keeps `object`. With [`Keep::Packed`], this is the result of [`Packer::pack`].
     pub fn of(&self, object: &Object) -> Object {
         match self {
-            _ if object.opts_out() => object.clone(),
+            _ if object.is_placeholder() => object.clone(),
             Self::Whole => object.clone(),
             Self::Packed(packer) => packer.pack(object),
             Self::Stub(type_meta) => stub(object, type_meta),
@@ -64,6 +64,24 @@ impl Object {
     /// Returns true if this is the placeholder of an object that opts out.
     pub fn opts_out(&self) -> bool {
         matches!(self.form(), Form::OptedOut)
+    }
+
+    /// Returns the placeholder of an object whose content cannot be read: only its identity and version. It is neither cached nor
+    /// sent: the cache keeps the last state of the object, and its deletion is sent with this state.
+    #[must_use]
+    pub(crate) fn unread(&self) -> Self {
+        let json = b"{}";
+        Self::lay_out(self.identity(), Form::Unread, json.len(), &[], |room| room.put(json))
+    }
+
+    /// Returns true if this is the placeholder of an object whose content cannot be read.
+    pub(crate) fn is_unread(&self) -> bool {
+        matches!(self.form(), Form::Unread)
+    }
+
+    /// Returns true if this object holds only an identity: it opts out, or cannot be read.
+    pub(crate) fn is_placeholder(&self) -> bool {
+        self.opts_out() || self.is_unread()
     }
 }
 

@@ -182,7 +182,7 @@ fn packed(object: &Object, compression: Compression, dictionary: Option<&Arc<Dic
 /// Returns the unpacked form of an object.
 fn unpacked(object: &Object) -> Object {
     match object.form() {
-        Form::Json { .. } | Form::OptedOut => object.clone(),
+        Form::Json { .. } | Form::OptedOut | Form::Unread => object.clone(),
         Form::Packed { .. } => Object::assemble_with_who(object.identity(), &[&object.json()], object.who()),
     }
 }

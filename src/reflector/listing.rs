@@ -82,6 +82,7 @@ impl Reflector {
         if list.rejected > 0 {
             turn.reports.push(ReflectorReport::Rejected { count: list.rejected });
         }
+        list.items.iter().filter(|item| item.is_unread()).for_each(|item| self.note_unread(item, turn));
         self.complete(list.items, list.resource_version, None, turn)
     }
 

@@ -73,7 +73,13 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             warn!(%resource, count, "a list contained objects twice; kept the last of each");
         }
         ReflectorReport::Rejected { count } => {
-            warn!(%resource, count, "skipped objects of a list: of another type, without a name, or nested too deeply");
+            warn!(%resource, count, "skipped objects of a list: of another type, or without a name");
+        }
+        ReflectorReport::Unread { count, first } => {
+            warn!(
+                %resource, count, first,
+                "objects are nested more than 127 levels deep and cannot be read: keeping their last states"
+            );
         }
         ReflectorReport::TransformFailed { count, first } => {
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");

@@ -104,10 +104,12 @@ pub(crate) enum ReflectorReport {
     ServerWentBack { version: ResourceVersion, last: ResourceVersion },
     /// A list had several objects with the same key; the last was kept (F-31).
     Duplicates { count: u64 },
-    /// A list had items without a name, of another type, or nested too deeply (K-4, R-55).
+    /// A list had items without a name or of another type (K-4, R-55).
     Rejected { count: u64 },
     /// The transform failed for objects of a watch. Their events are lost until the next list (F-61).
     TransformFailed { count: u64, first: String },
+    /// Objects of a list or a watch are nested too deeply to be decoded. Their last states are kept.
+    Unread { count: u64, first: String },
     /// Documents of a watch were skipped.
     Skipped { count: u64, first: SkipReason },
 }
@@ -127,8 +129,8 @@ pub(crate) struct Counters {
     pub(crate) checks: u64,
     /// Watches closed by the reflector because they were silent (D-6).
     pub(crate) stalls: u64,
-    /// Watch documents skipped, and list items dropped. A list item is dropped if it has no name, is of another type, or is
-    /// nested too deeply.
+    /// Watch documents skipped, list items dropped because they have no name or another type, and objects that are nested too
+    /// deeply to be decoded.
     pub(crate) skipped: u64,
     /// Lists and watches that could not be decoded, or had an object longer than `max_frame`.
     pub(crate) unreadable: u64,

@@ -9,7 +9,7 @@ use super::{
     stream::{Stream, is_usable},
 };
 use crate::{
-    list_watch::{Failure, WatchEvent},
+    list_watch::{Failure, PassedOver, WatchEvent},
     object::ResourceVersion,
 };
 
@@ -77,9 +77,12 @@ impl Reflector {
                     return self.marked(streaming, resource_version, batch, turn);
                 }
                 WatchEvent::Bookmark { .. } => {}
-                WatchEvent::PassedOver { why, .. } => {
+                WatchEvent::PassedOver { object, why } => {
                     streaming.added_at = turn.now;
-                    self.count_passed_over(why, turn);
+                    self.count_passed_over(&object, &why, turn);
+                    if why != PassedOver::Foreign {
+                        streaming.scratch.upsert(object);
+                    }
                 }
                 WatchEvent::Skipped(reason) => {
                     self.skip(reason, turn);

@@ -73,11 +73,15 @@ fn lost() -> Failure {
 }
 
 fn foreign(version: &str) -> WatchEvent {
-    WatchEvent::PassedOver { resource_version: version.into(), why: PassedOver::Foreign }
+    WatchEvent::PassedOver { object: object("f", version).unread(), why: PassedOver::Foreign }
 }
 
 fn untransformed(version: &str) -> WatchEvent {
-    WatchEvent::PassedOver { resource_version: version.into(), why: PassedOver::TransformFailed("why".into()) }
+    WatchEvent::PassedOver { object: object("t", version).unread(), why: PassedOver::TransformFailed("why".into()) }
+}
+
+fn too_deep(name: &str, version: &str) -> WatchEvent {
+    WatchEvent::PassedOver { object: object(name, version).unread(), why: PassedOver::TooDeep }
 }
 
 /// Writes events as `+a1 ~a2 -a3 =[a1 b2]@7 @9 resync`.
@@ -714,6 +718,29 @@ fn skipped_documents_are_counted_and_move_nothing() {
     assert_eq!((text(&step.events).as_str(), bench.reflector.last.as_str()), ("+b11", "11"));
     assert_eq!(step.reports, [ReflectorReport::Skipped { count: 2, first: wrong }]);
     assert_eq!(bench.reflector.counters.skipped, 2);
+}
+
+/// Rule: R-56.
+#[test]
+fn unread_objects_are_named_counted_and_stay_listed() {
+    let named = |first: &str, count| ReflectorReport::Unread { count, first: first.into() };
+    let mut bench = Bench::watching(paged());
+    let step = bench.receive(vec![too_deep("b", "11"), too_deep("c", "12")]);
+    assert_eq!((text(&step.events).as_str(), bench.reflector.last.as_str()), ("@11 @12", "12"));
+    assert_eq!((step.reports, bench.reflector.counters.skipped), (vec![named("default/b", 2)], 2));
+
+    let mut bench = Bench::new(paged());
+    bench.feed(ReflectorInput::Start);
+    let items = vec![object("a", "3"), object("b", "4").unread()];
+    let page = ListPage { items, resource_version: "9".into(), ..ListPage::default() };
+    let step = bench.feed(ReflectorInput::Page(Ok(page)));
+    assert_eq!((step.reports, bench.reflector.counters.skipped), (vec![named("default/b", 1)], 1));
+    assert_eq!(text(&step.events), "=[a3 b4]@9");
+
+    let mut bench = Bench::streaming(ReflectorConfig::default());
+    bench.receive(vec![added("a", "3"), too_deep("b", "4"), untransformed("5"), foreign("6"), too_deep("d", "7")]);
+    let step = bench.receive(vec![deleted("d", "8"), marker("9")]);
+    assert_eq!(text(&step.events), "=[a3 b4 t5]@9", "nothing that exists is deleted");
 }
 
 /// Rules.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     list_watch::{Failure, PassedOver, SkipReason, Status, WatchEvent, WatchRequest},
-    object::ResourceVersion,
+    object::{Object, ResourceVersion},
 };
 
 /// Minimum time between two HTTP 500s of different series.
@@ -108,11 +108,11 @@ impl Reflector {
                     stream.vouched |= self.bookmark(resource_version, turn);
                     continue;
                 }
-                WatchEvent::PassedOver { resource_version, why } => {
+                WatchEvent::PassedOver { object, why } => {
                     self.take_version(newest.take(), turn);
                     counted += 1;
                     stream.vouched = true;
-                    self.pass_over(&stream, resource_version, why, turn);
+                    self.pass_over(&stream, &object, &why, turn);
                     continue;
                 }
                 WatchEvent::Skipped(reason) => {
@@ -169,18 +169,22 @@ impl Reflector {
 
     /// Handles an event that is withheld from the store. Emits a bookmark with the version of the event, unless the stream ignores
     /// versions.
-    fn pass_over(&mut self, stream: &Stream, version: ResourceVersion, why: PassedOver, turn: &mut Turn) {
-        self.count_passed_over(why, turn);
+    fn pass_over(&mut self, stream: &Stream, object: &Object, why: &PassedOver, turn: &mut Turn) {
+        self.count_passed_over(object, why, turn);
+        let version = ResourceVersion::from(object.resource_version());
         if !stream.unordered && is_usable(&version) {
             self.last = version.clone();
             turn.events.push(ReflectorEvent::Bookmark(version));
         }
     }
 
-    /// Counts an event that is withheld because its transform failed. The failed transforms of one step share one report.
-    pub(super) fn count_passed_over(&mut self, why: PassedOver, turn: &mut Turn) {
-        let PassedOver::TransformFailed(error) = why else {
-            return;
+    /// Counts an event that is withheld because its object cannot be read, or its transform failed. The failed transforms of one step
+    /// share one report.
+    pub(super) fn count_passed_over(&mut self, object: &Object, why: &PassedOver, turn: &mut Turn) {
+        let error = match why {
+            PassedOver::Foreign => return,
+            PassedOver::TooDeep => return self.note_unread(object, turn),
+            PassedOver::TransformFailed(error) => error.clone(),
         };
         self.counters.transform_failures += 1;
         for report in &mut turn.reports {
@@ -190,6 +194,18 @@ impl Reflector {
             }
         }
         turn.reports.push(ReflectorReport::TransformFailed { count: 1, first: error });
+    }
+
+    /// Counts an object that cannot be read. The unread objects of one step share one report.
+    pub(super) fn note_unread(&mut self, object: &Object, turn: &mut Turn) {
+        self.counters.skipped += 1;
+        for report in &mut turn.reports {
+            if let ReflectorReport::Unread { count, .. } = report {
+                *count += 1;
+                return;
+            }
+        }
+        turn.reports.push(ReflectorReport::Unread { count: 1, first: object.key().to_string() });
     }
 
     /// Counts a skipped document. The skipped documents of one step share one report.

@@ -190,6 +190,9 @@ impl Door {
                 let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
                 Err(left_out(std::slice::from_ref(&self.info.entry), namespace))
             }
+            Some(WatchEvent::PassedOver { why: PassedOver::TooDeep, .. }) => {
+                Err("the object is nested more than 127 levels deep".to_owned())
+            }
             other => Err(format!("cannot decode the object: {other:?}")),
         }
     }

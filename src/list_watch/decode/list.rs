@@ -15,8 +15,8 @@ use crate::{
 /// A decoder that reads a list item by item as it arrives. It holds at most one undecoded item.
 ///
 /// Keys may come in any order. Items without `apiVersion` and `kind` get those of the plan. The decoder counts an item as
-/// rejected if it has another type, has no name (K-4), or is nested too deeply. Any other error fails the whole
-/// page: an unreadable list must never cause deletions.
+/// rejected if it has another type or no name (K-4). An item that is nested too deeply becomes a placeholder. Any other error
+/// fails the whole page: an unreadable list must never cause deletions.
 #[derive(Debug)]
 pub struct ListDecoder {
     served: TypeMeta,
@@ -141,7 +141,7 @@ impl ListDecoder {
                     let mut cursor = JsonCursor::new(chunk);
                     if scanned.scan(&mut cursor, &self.plan).is_ok() {
                         check_len(&chunk[..cursor.at()], self.item_bytes_max, &[])?;
-                        self.item(&scanned)?;
+                        self.item(&scanned, true)?;
                         chunk = &chunk[cursor.at()..];
                         continue;
                     }
@@ -225,14 +225,14 @@ impl ListDecoder {
             }
             Place::Item { .. } => {
                 let mut scanned = Scanned::default();
-                match scanned.scan(&mut cursor, &self.plan) {
-                    Ok(()) => self.item(&scanned)?,
-                    Err(ScanError::TooDeep(_)) => {
-                        self.page.rejected += 1;
-                        self.place = Place::AfterItem;
-                    }
-                    Err(other) => return Err(malformed(other)),
+                let read = scanned.scan(&mut cursor, &self.plan);
+                let is_too_deep = matches!(read, Err(ScanError::TooDeep(_)));
+                if is_too_deep {
+                    scanned.scan(&mut JsonCursor::of_any_depth(token), &self.plan).map_err(malformed)?;
+                } else {
+                    read.map_err(malformed)?;
                 }
+                self.item(&scanned, !is_too_deep)?;
             }
             Place::Value(key) => {
                 let parsed = || serde_json::from_slice::<Value>(token).map_err(malformed);
@@ -254,7 +254,8 @@ impl ListDecoder {
         Ok(())
     }
 
-    fn item(&mut self, scanned: &Scanned<'_>) -> Result<(), Failure> {
+    /// Adds an item to the page: as a placeholder, unless `is_readable` is set.
+    fn item(&mut self, scanned: &Scanned<'_>, is_readable: bool) -> Result<(), Failure> {
         self.place = Place::AfterItem;
         if !scanned.is_of(&self.served).map_err(malformed)? {
             let (api_version, kind) = (scanned.api_version().map_err(malformed)?, scanned.kind().map_err(malformed)?);
@@ -266,7 +267,8 @@ impl ListDecoder {
             }
         }
         match scanned.object_to_show(&self.plan, NotedParts::Writers) {
-            Ok(object) => self.page.items.push(object),
+            Ok(object) if is_readable || object.is_placeholder() => self.page.items.push(object),
+            Ok(object) => self.page.items.push(object.unread()),
             Err(ScanError::Nameless) => self.page.rejected += 1,
             Err(other) => return Err(malformed(other)),
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    list_watch::{Failure, ListPage, Status, WatchEvent},
+    list_watch::{Failure, ListPage, PassedOver, Status, WatchEvent},
     object::{
         FieldPath, Object,
         scan::{ScanPlan, testing::Writer},
@@ -239,10 +239,64 @@ fn foreign_or_nameless_object_is_skipped() {
     assert_eq!(skipped(r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","rows":[]}"#), wrong("meta.k8s.io/v1 Table"));
     assert_eq!(skipped(r#"{"apiVersion":"v1","kind":"Pod"}"#), SkipReason::Nameless);
     assert_eq!(skipped(r#"{"apiVersion":"v1","kind":"Pod","metadata":null}"#), SkipReason::Nameless);
-    let deep = format!(r#"{{"apiVersion":"v1","kind":"Pod","x":{}{}}}"#, "[".repeat(200), "]".repeat(200));
-    assert_eq!(skipped(&deep), SkipReason::TooDeep);
     let versionless = one(r#"{"type":"BOOKMARK","object":{"apiVersion":"v1","kind":"Pod","metadata":{}}}"#);
     assert_eq!(show(&versionless), "Skipped(Nameless)");
+}
+
+/// The name of an object is found at any place, also after its deepest part.
+///
+/// Rule: R-56.
+#[test]
+fn too_deep_object_becomes_named_placeholder() {
+    let nested = |depth: usize| format!("{}1{}", r#"{"a":["#.repeat(depth / 2), "]}".repeat(depth / 2));
+    let metadata = r#""metadata":{"namespace":"n","name":"x","uid":"u","resourceVersion":"7"}"#;
+    let pod = |spec: &str| {
+        [
+            format!(r#"{{"apiVersion":"v1","kind":"Pod",{metadata},"spec":{spec}}}"#),
+            format!(r#"{{"A":{spec},"apiVersion":"v1","kind":"Pod",{metadata}}}"#),
+        ]
+    };
+    let is_named = |object: &Object| {
+        let identity = object.identity();
+        (identity.namespace, identity.name, identity.uid, identity.resource_version) == ("n", "x", "u", "7")
+    };
+    for object in pod(&nested(1_000)).iter().chain(&pod(&nested(100_000))) {
+        let event = |word: &str| one(&format!(r#"{{"type":"{word}","object":{object}}}"#));
+        for word in ["ADDED", "MODIFIED"] {
+            let event = event(word);
+            assert!(
+                matches!(&event, WatchEvent::PassedOver { object, why: PassedOver::TooDeep } if is_named(object)),
+                "{event:?}"
+            );
+        }
+        let event = event("DELETED");
+        assert!(matches!(&event, WatchEvent::Deleted(object) if object.is_unread() && is_named(object)), "{event:?}");
+        let other = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"y"}}"#;
+        let json = format!(
+            r#"{{"apiVersion":"v1","kind":"PodList","metadata":{{"resourceVersion":"9"}},"items":[{object},{other}]}}"#
+        );
+        let page = list([json.as_bytes()], 1 << 24).unwrap();
+        assert_eq!((page.items.len(), page.rejected), (2, 0));
+        assert!(page.items[0].is_unread() && is_named(&page.items[0]) && !page.items[1].is_unread());
+    }
+    assert!(matches!(one(&format!(r#"{{"type":"ADDED","object":{}}}"#, pod(&nested(126))[0])), WatchEvent::Added(_)));
+}
+
+/// A deep part that `drop` cuts does not matter.
+#[test]
+fn dropped_part_may_be_too_deep() {
+    let drop = [FieldPath::parse("spec.deep").unwrap()];
+    let plan = Arc::new(ScanPlan::new(&drop, Some(pod_type())));
+    let mut decoder = WatchDecoder::new(pod_type(), plan, 1 << 20);
+    let (open, close) = ("[".repeat(500), "]".repeat(500));
+    let frame = format!(
+        r#"{{"type":"ADDED","object":{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"a"}},"spec":{{"deep":{open}{close},"b":1}}}}}}"#
+    );
+    let mut events = Vec::new();
+    decoder.push(frame.as_bytes(), &mut events).unwrap();
+    assert!(
+        matches!(&events[..], [WatchEvent::Added(object)] if object.value().unwrap()["spec"] == serde_json::json!({"b": 1}))
+    );
 }
 
 /// Rule: R-54.

@@ -9,7 +9,7 @@ use super::{
     trim_start, type_name,
 };
 use crate::{
-    list_watch::{Failure, WatchEvent},
+    list_watch::{Failure, PassedOver, WatchEvent},
     object::{
         NotedParts, Object, ResourceVersion,
         scan::{ScanPlan, annotations_of},
@@ -19,6 +19,7 @@ use crate::{
 /// A decoder of a watch stream (T-6): consecutive documents `{"type":…,"object":…}`, with or without separators.
 ///
 /// - A document becomes [`WatchEvent::Skipped`] if its object does not have the served type.
+/// - An object that is nested too deeply becomes a placeholder, which has its name and version.
 /// - After [`WatchEvent::Undecodable`] or an error, the decoder reads no more bytes.
 /// - A document that is incomplete at the end of the stream is ignored: this is how streams normally end.
 /// - At a line break within a document, the decoder checks the part before it. A malformed part becomes
@@ -92,7 +93,7 @@ impl WatchDecoder {
                 }
                 // Try to read a whole document in one pass. If that fails, find the end of the document, and then read the
                 // document. The error is then the same wherever the chunks were cut.
-                if let Ok((event, len)) = self.reader.read(chunk, &mut scanned) {
+                if let Ok((event, len)) = self.reader.read(JsonCursor::new(chunk), &mut scanned) {
                     check_len(&chunk[..len], self.frame_bytes_max, OBJECT)?;
                     self.emit(event, events);
                     chunk = &chunk[len..];
@@ -129,12 +130,15 @@ impl WatchDecoder {
             &self.pending
         };
         check_len(frame, self.frame_bytes_max, OBJECT)?;
-        let read = self.reader.read(frame, &mut Scanned::default());
-        let event = match read {
-            Ok((event, _)) => event,
-            Err(ScanError::TooDeep(_)) => WatchEvent::Skipped(SkipReason::TooDeep),
-            Err(error) => WatchEvent::Undecodable(error.to_string()),
+        let read = self.reader.read(JsonCursor::new(frame), &mut Scanned::default());
+        let read = match read {
+            Err(ScanError::TooDeep(_)) => {
+                let read = self.reader.read(JsonCursor::of_any_depth(frame), &mut Scanned::default());
+                read.map(|(event, len)| (unread(event), len))
+            }
+            read => read,
         };
+        let event = read.map_or_else(|error| WatchEvent::Undecodable(error.to_string()), |(event, _)| event);
         clear(&mut self.pending);
         Ok(event)
     }
@@ -163,15 +167,28 @@ impl WatchDecoder {
     }
 }
 
+/// Replaces the object of an event by its placeholder.
+fn unread(event: WatchEvent) -> WatchEvent {
+    let too_deep = |object: &Object| WatchEvent::PassedOver { object: object.unread(), why: PassedOver::TooDeep };
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) if !object.is_placeholder() => too_deep(&object),
+        WatchEvent::Deleted(object) => WatchEvent::Deleted(object.unread()),
+        other => other,
+    }
+}
+
 /// Event types whose object is scanned.
 const OBJECT_EVENTS: [&[u8]; 4] = [b"ADDED", b"MODIFIED", b"DELETED", b"BOOKMARK"];
 
 impl Reader {
-    /// Reads the document at the start of `bytes`; returns its event and its length.
+    /// Reads the document at the start of the cursor's text; returns its event and its length.
     ///
-    /// An error means that `bytes` do not start with a complete document.
-    fn read<'a>(&self, bytes: &'a [u8], scanned: &mut Scanned<'a>) -> Result<(WatchEvent, usize), ScanError> {
-        let mut cursor = JsonCursor::new(bytes);
+    /// An error means that the text does not start with a complete document.
+    fn read<'a>(
+        &self,
+        mut cursor: JsonCursor<'a>,
+        scanned: &mut Scanned<'a>,
+    ) -> Result<(WatchEvent, usize), ScanError> {
         let (mut event_type, mut object, mut is_scanned) = (None, None, false);
         cursor.enter(b'{', "a document")?;
         let mut first = true;
@@ -210,7 +227,7 @@ impl Reader {
             return Ok((event, cursor.at()));
         }
         if !is_scanned {
-            scanned.scan(&mut JsonCursor::new(object), &self.plan)?;
+            scanned.scan(&mut cursor.over(object), &self.plan)?;
         }
         Ok((self.event(&event_type, scanned)?, cursor.at()))
     }

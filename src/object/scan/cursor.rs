@@ -20,6 +20,7 @@ pub(crate) struct JsonCursor<'a> {
     json: &'a [u8],
     at: usize,
     depth: u32,
+    depth_max: u32,
 }
 
 /// A key, read before its value.
@@ -41,7 +42,17 @@ pub(crate) struct JsonText<'a> {
 
 impl<'a> JsonCursor<'a> {
     pub(crate) fn new(json: &'a [u8]) -> Self {
-        Self { json, at: 0, depth: 0 }
+        Self { json, at: 0, depth: 0, depth_max: DEPTH_MAX }
+    }
+
+    /// Creates a cursor without a maximum number of open brackets, to read parts of an object that cannot be decoded.
+    pub(crate) fn of_any_depth(json: &'a [u8]) -> Self {
+        Self { depth_max: u32::MAX, ..Self::new(json) }
+    }
+
+    /// Returns a cursor at the start of another text, with the same maximum number of open brackets.
+    pub(crate) fn over(&self, json: &'a [u8]) -> Self {
+        Self { depth_max: self.depth_max, ..Self::new(json) }
     }
 
     /// Returns the offset of the next byte.
@@ -95,7 +106,7 @@ impl<'a> JsonCursor<'a> {
         if self.peek()? != bracket {
             return Err(self.unexpected(expected));
         }
-        if self.depth >= DEPTH_MAX {
+        if self.depth >= self.depth_max {
             return Err(ScanError::TooDeep(self.at));
         }
         self.depth += 1;
@@ -202,6 +213,14 @@ impl<'a> JsonCursor<'a> {
         Ok(self.since(from))
     }
 
+    /// Consumes any value that is cut, so its depth does not matter.
+    pub(crate) fn skip_cut_value(&mut self) -> Result<(), ScanError> {
+        let depth_max = std::mem::replace(&mut self.depth_max, u32::MAX);
+        let skipped = self.skip_value();
+        self.depth_max = depth_max;
+        skipped.map(|_| ())
+    }
+
     /// Consumes an object; returns the values of the named members. For a repeated name, the last value counts.
     pub(crate) fn values<const N: usize>(&mut self, names: [&[u8]; N]) -> Result<[Option<&'a [u8]>; N], ScanError> {
         let (mut values, mut first) = ([None; N], true);
@@ -216,11 +235,11 @@ impl<'a> JsonCursor<'a> {
     }
 
     fn skip_container(&mut self, close: u8) -> Result<(), ScanError> {
-        if self.depth >= DEPTH_MAX {
+        if self.depth >= self.depth_max {
             return Err(ScanError::TooDeep(self.at));
         }
         let from = self.at + 1;
-        match block::container_end(&self.json[from..], DEPTH_MAX - self.depth) {
+        match block::container_end(&self.json[from..], self.depth_max - self.depth) {
             Progress::Done(len) => self.at = from + len,
             Progress::More => return Err(ScanError::Truncated(self.json.len())),
             Progress::TooDeep(offset) => {

@@ -253,7 +253,7 @@ impl<'a> Scanned<'a> {
     ) -> Result<(), ScanError> {
         match drop {
             Some(drop) if !drop.ends().is_empty() => {
-                cursor.skip_value()?;
+                cursor.skip_cut_value()?;
                 members.cut(member.comma, cursor.at(), &mut self.edits);
                 Ok(())
             }
@@ -284,7 +284,7 @@ impl<'a> Scanned<'a> {
                         elements.keep(comma, &mut self.edits);
                         self.below(cursor, Some(each))?;
                     } else {
-                        cursor.skip_value()?;
+                        cursor.skip_cut_value()?;
                         elements.cut(comma, cursor.at(), &mut self.edits);
                     }
                 }
