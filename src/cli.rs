@@ -7,6 +7,7 @@ mod manifests;
 mod engine_client;
 mod get;
 mod handlers;
+mod orphans;
 mod report;
 mod resources;
 mod run;

@@ -26,7 +26,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{ConfigArgs, KubeArgs, report, terminal};
+use super::{ConfigArgs, KubeArgs, orphans::Reaper, report, terminal};
 
 /// Time after a signal in which a further signal counts as the same request to stop. A process often gets a signal twice: directly,
 /// and as a member of its process group.
@@ -79,6 +79,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, kube, engine.handle(), hangup));
     };
+        if std::process::id() == 1 {
+            actix_rt::spawn(reap_orphans());
+        }
     let hangup = || Ok(signal(SignalKind::hangup())?);
     let ran = block_on(Engine::builder().config(config).allow_exec(args.allow_exec), hangup, started);
     if let Some(telemetry) = telemetry {
@@ -101,6 +104,15 @@ fn compact(state: &StateConfig) -> anyhow::Result<()> {
 }
 
 /// Raises the soft limit of open files to the hard limit: connections and the store need more than the usual 1024.
+/// Reaps ended processes whose parents have ended, as process 1 must. Programs of `exec` handlers may leave such processes.
+async fn reap_orphans() {
+    let mut reaper = Reaper::default();
+    loop {
+        sleep(Reaper::INTERVAL).await;
+        reaper.look();
+    }
+}
+
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -116,12 +116,18 @@ impl Exec {
             }
             status
         };
-        let output = async { tokio::join!(read(stdout), read(stderr)) };
-        let (status, (stdout, stderr)) = match select(pin!(work), pin!(output)).await {
-            Either::Left((status, output)) => (status, timeout(OUTPUT_TIME, output).await.unwrap_or_default()),
-            Either::Right((output, work)) => (work.await, output),
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let output = async { tokio::join!(read(stdout, &mut out), read(stderr, &mut err)) };
+        let status = match select(pin!(work), pin!(output)).await {
+            Either::Left((status, output)) => {
+                // After this time, the output is what was read until then.
+                timeout(OUTPUT_TIME, output).await.ok();
+                status
+            }
+            Either::Right((_, work)) => work.await,
         };
         let status = status.map_err(|error| failed("cannot wait for", error))?;
+        let [stdout, stderr] = [out, err].map(|output| String::from_utf8_lossy(&output).trim().to_owned());
         let handler = &self.name;
         if !stdout.is_empty() {
             tracing::info!(handler, "{}", stdout);
@@ -159,15 +165,14 @@ impl AsyncHandler for Exec {
     }
 }
 
-/// Reads an output to its end; returns its beginning, trimmed.
-async fn read(output: Option<impl AsyncRead + Unpin>) -> String {
-    let Some(mut output) = output else { return String::new() };
-    let (mut kept, mut buffer) = (Vec::new(), [0; 4 << 10]);
+/// Reads an output to its end, and appends its beginning to `kept`.
+async fn read(output: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    let Some(mut output) = output else { return };
+    let mut buffer = [0; 4 << 10];
     while let Ok(bytes @ 1..) = output.read(&mut buffer).await {
         let room = OUTPUT_BYTES - kept.len();
         kept.extend_from_slice(&buffer[..bytes.min(room)]);
     }
-    String::from_utf8_lossy(&kept).trim().to_owned()
 }
 
 /// Process groups of all running programs.
@@ -297,6 +302,12 @@ mod tests {
     #[tokio::test]
     async fn background_child_does_not_delay_the_run() {
         assert_eq!(deliver(&shell("sleep 60 & exit 0"), &["a"]).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn child_holding_output_hides_no_message() {
+        let failed = deliver(&shell("cat >/dev/null; echo WHY >&2; sleep 60 & exit 3"), &["a"]).await;
+        assert_eq!(failed, Err(HandlerError::Failed("sh ended with status 3: WHY".to_owned())));
     }
 
     #[tokio::test]
