@@ -54,7 +54,7 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Returns the client whose streams share one part of the evaluation's time. It is the token, because a client can use many
+    /// Returns the client whose streams and lists share one part of the engine's limits. It is the token, because a client can use many
     /// addresses.
     pub(super) fn stream_client(&self) -> StreamClient {
         let network = || self.address.map(|address| network(address.ip()).to_string());

@@ -1,8 +1,8 @@
 //! Read paths of the Kubernetes API, answered from the cache: get and list with selectors, paging and indexes.
 //!
 //! Objects are sent as the bytes in which they arrived. A list comes from one published version of the cache, and its
-//! pages from one snapshot. `continue` tokens are valid for five minutes. After that, the answer is 410, as from the API
-//! server.
+//! pages from one snapshot. `continue` tokens are valid for five minutes, unless this client or this address asks for too many
+//! other lists meanwhile. After that, the answer is 410, as from the API server.
 //!
 //! ```text
 //! query    path and parameters → request (pure)
@@ -28,6 +28,7 @@ mod tests;
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use axum::{
+    Extension,
     body::Body,
     extract::State,
     http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header},
@@ -44,12 +45,13 @@ use self::{
     render::Style,
     table::Table,
 };
-use super::{ServeState, api_error::ApiError, discovery};
+use super::{ServeState, api_error::ApiError, auth::Caller, discovery};
 use crate::{
     journal::UnitId,
     lister::Lister,
     object::{KeyRef, ResourceType},
     registry::{Registry, WatchedType},
+    subscribe::judge::StreamClient,
 };
 
 pub(super) use pages::Snapshots;
@@ -71,17 +73,18 @@ pub(crate) const HEADERS: [(HeaderName, &str); 2] =
 /// Answers one request below `/api` or `/apis`.
 pub(super) async fn answer(
     State(state): State<ServeState>,
+    Extension(caller): Extension<Caller>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     match method {
-        Method::GET | Method::HEAD => read(&state, &uri, &headers).await,
+        Method::GET | Method::HEAD => read(&state, caller.stream_client(), &uri, &headers).await,
         _ => Err(ApiError::method_not_allowed("deltabus is a read-only cache: write to the API server")),
     }
 }
 
-async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Response, ApiError> {
+async fn read(state: &ServeState, client: StreamClient, uri: &Uri, headers: &HeaderMap) -> Result<Response, ApiError> {
     let registry = &*state.hub.registry;
     let path = percent_decode_str(uri.path()).decode_utf8_lossy();
     if let Some(document) = discovery::answer(&path, headers, || discovery::served(registry)) {
@@ -102,7 +105,10 @@ async fn read(state: &ServeState, uri: &Uri, headers: &HeaderMap) -> Result<Resp
     let style = Style::new(form, &resource.api_version(), &resource.kind, table);
     let body = match target.name {
         Some(name) => get(&served, target.namespace.unwrap_or_default(), name, &style)?,
-        None => list(Arc::clone(&served), state, target.namespace.map(str::to_owned), query, style).await?,
+        None => {
+            let asked = (client, target.namespace.map(str::to_owned), query);
+            list(Arc::clone(&served), state, asked, style).await?
+        }
     };
     Ok(respond(&served, body))
 }
@@ -181,8 +187,7 @@ fn get(served: &WatchedType, namespace: &str, name: &str, style: &Style) -> Resu
 async fn list(
     served: Arc<WatchedType>,
     state: &ServeState,
-    namespace: Option<String>,
-    query: ListQuery,
+    (client, namespace, query): (StreamClient, Option<String>, ListQuery),
     style: Style,
 ) -> Result<Body, ApiError> {
     let permit = Arc::clone(&state.lists).try_acquire_owned();
@@ -194,7 +199,7 @@ async fn list(
         if budget.is_exhausted() {
             return Err(ApiError::responses_full());
         }
-        let page = page(&served, &snapshots, namespace, &query)?;
+        let page = page(&served, &snapshots, client, namespace, &query)?;
         let bytes = page.objects().iter().map(|object| style.estimate(object)).sum();
         let charge = budget.charge(bytes).ok_or_else(ApiError::responses_full)?;
         Ok((render::list(page, style), charge))
@@ -213,6 +218,7 @@ async fn list(
 fn page(
     served: &WatchedType,
     snapshots: &Snapshots,
+    client: StreamClient,
     namespace: Option<String>,
     query: &ListQuery,
 ) -> Result<Page, ApiError> {
@@ -221,7 +227,7 @@ fn page(
         Some(token) => snapshots.get(token, &collection)?,
         None => (Arc::new(select(&served.lister(), collection, query)?), 0),
     };
-    Ok(snapshots.cut(snapshot, offset, query.limit))
+    Ok(snapshots.cut(client, snapshot, offset, query.limit))
 }
 
 fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<Snapshot, ApiError> {
@@ -240,7 +246,6 @@ fn select(lister: &Lister, collection: Collection, query: &ListQuery) -> Result<
     });
     items.sort_unstable_by(|a, b| query::server_order(a.key(), b.key()));
     Ok(Snapshot {
-        taken: Instant::now(),
         collection,
         resource_version: version.resource_version.to_string(),
         // Like the API server: with a selector, the number of remaining objects is not reported.
