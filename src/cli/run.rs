@@ -46,8 +46,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Changed configuration files are applied while the engine runs, unless `[reload] watch` is false. SIGHUP applies them at
 /// once. Files with errors are reported, and the running configuration stays in effect.
 ///
-/// SIGTERM or ctrl-c stops the engine: it delivers accepted events, for at most `shutdown_timeout`. A second signal stops it
-/// at once. If stdout is the only handler, the engine also stops when the reader of stdout has closed it.
+/// SIGTERM or ctrl-c stops the engine: it delivers accepted events, for at most `shutdown_timeout`. A second signal, at least a
+/// second after the first, stops it at once. If stdout is the only handler, the engine also stops when the reader of stdout has
+/// closed it.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -78,10 +79,10 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let started = |engine: &RunningEngine, hangup: Signal| {
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, kube, engine.handle(), hangup));
-    };
         if std::process::id() == 1 {
             actix_rt::spawn(reap_orphans());
         }
+    };
     let hangup = || Ok(signal(SignalKind::hangup())?);
     let ran = block_on(Engine::builder().config(config).allow_exec(args.allow_exec), hangup, started);
     if let Some(telemetry) = telemetry {
@@ -103,7 +104,6 @@ fn compact(state: &StateConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Raises the soft limit of open files to the hard limit: connections and the store need more than the usual 1024.
 /// Reaps ended processes whose parents have ended, as process 1 must. Programs of `exec` handlers may leave such processes.
 async fn reap_orphans() {
     let mut reaper = Reaper::default();
@@ -113,6 +113,7 @@ async fn reap_orphans() {
     }
 }
 
+/// Raises the soft limit of open files to the hard limit: connections and the store need more than the usual 1024.
 fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -221,7 +222,10 @@ async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> any
         }
     }
     if is_read {
-        tracing::info!("stopping: accepted events are delivered first; a second signal stops at once");
+        tracing::info!(
+            "stopping: accepted events are delivered first; a second signal stops at once, if it comes at least a \
+             second after the first"
+        );
     }
     let again = async {
         sleep(SAME_REQUEST).await;
