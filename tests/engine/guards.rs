@@ -34,7 +34,7 @@ struct Sources(ClusterAccess);
 
 impl SourceFactory for Sources {
     fn source(&self, informer: &Informer) -> Result<Rc<dyn ListWatch>, String> {
-        let client = self.0.client().map_err(|error| error.to_string())?;
+        let client = self.0.client();
         let (resource, options) = (Arc::clone(&informer.resource), &informer.options);
         let (scope, plan) = (options.scope.clone(), options.plan.clone());
         Ok(Rc::new(KubeListWatch::new(client, resource, scope, plan, Limits::default())))

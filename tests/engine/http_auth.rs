@@ -125,7 +125,7 @@ impl Fixture {
     fn send(&self, method: &str, path: &str, token: Option<&str>, authority: &Authority) -> Result<Answer, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = RawClient::new(&self.access(token, authority)).unwrap();
+            let client = RawClient::new(&self.access(token, authority));
             if method == "POST" {
                 client.post(path, PATIENCE).await
             } else {
@@ -199,7 +199,7 @@ fn kubernetes_client_with_token_reads_cache() {
     let names = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let pods: kube::Api<Pod> = kube::Api::all(access.client().unwrap());
+            let pods: kube::Api<Pod> = kube::Api::all(access.client());
             let list = pods.list(&kube::api::ListParams::default()).await.ok()?;
             Some(list.items.into_iter().filter_map(|pod| pod.metadata.name).collect::<Vec<_>>())
         })
