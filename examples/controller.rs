@@ -59,7 +59,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
 }
 
 pub(crate) async fn control(config: Config, stop: impl Future<Output = ()>) -> Result<(), Box<dyn Error>> {
-    let client = ClusterAccess::load(&config.kube.access())?.client()?;
+    let client = ClusterAccess::load(&config.kube.access())?.client();
     let queue = WorkQueue::default();
     let enqueue = Enqueue(queue.clone(), FieldPath::parse(OWNER)?).start().recipient();
     let wish =

@@ -198,7 +198,7 @@ fn write_meanwhile(kubeconfig: &Path, names: [&'static str; 2], stop: &Arc<Atomi
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let client = ClusterAccess::load(&options).unwrap().client().unwrap();
+            let client = ClusterAccess::load(&options).unwrap().client();
             let api: Api<Deployment> = Api::namespaced(client, "default");
             let writes = AtomicU32::new(0);
             let write = |name| {
