@@ -269,7 +269,9 @@ proptest! {
         let old = Object::from_json(br#"{"apiVersion":"v1","kind":"A","metadata":{"name":"a"}}"#).unwrap().with_who(&bytes);
         for who in [&note(&bytes, NotedParts::WithFields), &bytes, &[&[KEPT], &bytes[..]].concat(), &[&[NOTED], &bytes[..]].concat()] {
             let new = of(who).with_writer_since(Some(&old), true);
-            (drop(new.changed_by()), drop(new.changed_by_since(Some(&old))), drop(of(who).changed_by()));
+            drop(new.changed_by());
+            drop(new.changed_by_since(Some(&old)));
+            drop(of(who).changed_by());
             let _readable = Object::stored_who(who);
         }
     }
