@@ -53,6 +53,7 @@ pub(super) struct Unit {
 
 /// Units of one type.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct TypeState {
     pub(super) units: Vec<Unit>,
     pub(super) presence: Presence,
