@@ -8,9 +8,7 @@ use std::{
 };
 
 use crate::{
-    config::{
-        self, CheckedConfig, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin,
-    },
+    config::{self, CheckedConfig, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
     discovery::{self, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
 };

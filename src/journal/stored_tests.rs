@@ -413,9 +413,11 @@ fn compact(dir: &Path) -> u64 {
 /// Returns the number of files below a directory that contain this text.
 fn files_with(dir: &Path, text: &str) -> usize {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let count = |path: std::path::PathBuf| match path.is_dir() {
-        true => files_with(&path, text),
-        false => usize::from(memchr::memmem::find(&fs::read(path).unwrap(), text.as_bytes()).is_some()),
+    let count = |path: std::path::PathBuf| {
+        if path.is_dir() {
+            return files_with(&path, text);
+        }
+        usize::from(memchr::memmem::find(&fs::read(path).unwrap(), text.as_bytes()).is_some())
     };
     entries.map(count).sum()
 }

@@ -276,7 +276,7 @@ fn annotation_without_copy_stays() {
 fn deep_and_long_annotations_are_searched() {
     let many: serde_json::Map<_, _> =
         (0..4_000).map(|i| (format!("k{i}"), json!(STANDARD.encode(format!("aaaaaaa{i}"))))).collect();
-    let nested = (0..LAYERS + 1).fold("\"x\"".to_owned(), |text, _| json!([text]).to_string());
+    let nested = (0..=LAYERS).fold("\"x\"".to_owned(), |text, _| json!([text]).to_string());
     let long = "a".repeat(256 << 10);
     for (text, is_copy) in [
         (long.clone(), false),
