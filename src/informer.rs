@@ -245,12 +245,16 @@ impl Informer {
     /// [`retirement`](crate::indexer::retirement). If only this unit was not synced yet, its type becomes synced. Afterwards
     /// no actor of the unit can append anything. After an error, call `retire` again when the journal is
     /// [writable](Journal::writable).
+    ///
+    /// If a restart finds that the unit continues, because it was not marked as retired, it lists again: its saved objects no
+    /// longer include those of `changes`.
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
         self.end(journal, |epoch| {
             let ticket = self.siblings.leave(self.id, |total| {
-                let reached = self.meta().reached();
+                let mut reached = self.meta().reached();
                 let is_synced =
                     total.map(|objects| Change::Synced { objects, resource_version: reached.store_version.clone() });
+                reached.synced &= changes.is_empty();
                 let changes: Vec<_> = changes.iter().cloned().chain(is_synced).collect();
                 journal.append(self.id, epoch, &changes, &reached, Timestamp::now())
             })?;

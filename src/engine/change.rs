@@ -61,7 +61,6 @@ impl Conductor {
         // The readers that wait for a first list join before the units stop.
         self.of_type(name, |kept| kept.moves.append(&mut kept.arrivals));
         self.make_moves(name, Some(Instant::now() + MOVES_BEFORE_STOP)).await;
-        self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
         self.stop_units(name, &steps).await;
         self.finish_moves(name).await;
         let ended = self.replace_units(name, &steps);

@@ -152,8 +152,8 @@ impl MemoryJournal {
     }
 
     /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set, and
-    /// otherwise stops seeing it. Returns `None` if the reader is closed. With a store, the caller must then call [`Self::written`]
-    /// or [`Self::take_back`].
+    /// otherwise stops seeing it. Returns `None`, and appends nothing, if the reader is closed or [needs no change](Self::crosses).
+    /// With a store, the caller must otherwise call [`Self::written`] or [`Self::take_back`].
     pub(crate) fn cross(
         &mut self,
         (reader, joins): (ReaderId, bool),
@@ -163,7 +163,9 @@ impl MemoryJournal {
         now_micros: i64,
     ) -> Result<Option<Ticket>, Fenced> {
         self.check_epoch(unit, epoch)?;
-        let Some(open) = self.readers.get(&reader) else { return Ok(None) };
+        let Some(open) = self.readers.get(&reader).filter(|_| self.crosses((reader, joins), unit)) else {
+            return Ok(None);
+        };
         let join = joins.then(|| open.resync_every(unit));
         Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, join })))
     }
@@ -200,6 +202,17 @@ impl MemoryJournal {
             self.pending.push_back(Batch { unit, ticket, records, turn, released, written });
         }
         ticket
+    }
+
+    /// Returns true if a join or leave changes what an open reader sees, once its pending ones are visible. Records of one without
+    /// an effect would reach the reader after a crash.
+    pub(crate) fn crosses(&self, (reader, joins): (ReaderId, bool), unit: UnitId) -> bool {
+        let pending = self.pending.iter().rev().find_map(|batch| match batch.turn {
+            Turn::Cross { reader: of, join } if of == reader && batch.unit == unit => Some(join.is_some()),
+            _ => None,
+        });
+        let sees = || self.readers.get(&reader).is_some_and(|reader| reader.sees(unit));
+        pending.unwrap_or_else(sees) != joins
     }
 
     /// Returns true if a join or leave of this reader and unit is not visible yet.

@@ -142,6 +142,9 @@ impl Journal {
             // A join without changes leaves no record in the log. If a crash lost it, the reader would miss all later records.
             // So the join is saved in the state of the reader first.
             let mut core = self.inner.core();
+            if !core.crosses((reader, joins), unit) {
+                return Ok(());
+            }
             if core.is_crossing(reader, unit) {
                 // After a crash, the next run would apply the pending leave to the saved join. The reader would then not see the
                 // unit.

@@ -131,7 +131,8 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    fn sees(&self, unit: UnitId) -> bool {
+    /// Returns true if the reader has joined a unit.
+    pub(crate) fn sees(&self, unit: UnitId) -> bool {
         self.units.get(&unit).is_some_and(|sight| sight.joined.is_some())
     }
 
