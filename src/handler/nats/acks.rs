@@ -3,16 +3,14 @@
 //! The handler reads acknowledgements itself. The `JetStream` client of `async-nats` has a timer, a channel and a future for each
 //! message; together they reduce the throughput.
 
-use std::sync::Arc;
-
 use async_nats::{
     Client, Message, StatusCode, Subject, Subscriber,
     jetstream::{self, ErrorCode},
 };
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::StreamExt as _;
 use serde::Deserialize;
 
-use super::{message::too_large, received::Consumed};
+use super::message::too_large;
 use crate::handler::HandlerError;
 
 /// Maximum number of acknowledgements that are read at once.
@@ -25,16 +23,15 @@ pub(super) struct AckInbox {
     /// Number of the next message. A number is never used twice, so a late acknowledgement does not count for another message.
     next: u64,
     acks: Subscriber,
-    consumed: Arc<Consumed>,
 }
 
 impl AckInbox {
-    pub(super) async fn open(client: &Client, consumed: Arc<Consumed>) -> Result<Self, HandlerError> {
+    pub(super) async fn open(client: &Client) -> Result<Self, HandlerError> {
         let prefix = format!("{}.", client.new_inbox());
         let opened = client.subscribe(format!("{prefix}*")).await;
         let acks = opened
             .map_err(|error| HandlerError::Failed(format!("failed to subscribe to acknowledgements: {error}")))?;
-        Ok(Self { prefix, next: 0, acks, consumed })
+        Ok(Self { prefix, next: 0, acks })
     }
 
     /// Returns a number for a message, and the subject to which the stream sends the acknowledgement.
@@ -48,18 +45,8 @@ impl AckInbox {
     pub(super) async fn read(&mut self) -> impl Iterator<Item = (u64, Result<Receipt, NotStored>)> + use<> {
         let acks = (&mut self.acks).ready_chunks(READ_MAX).next().await;
         let Some(acks) = acks else { return std::future::pending().await }; // the client is closed; the caller has a timeout
-        acks.iter().for_each(|ack| self.consumed.message(ack));
         let prefix_len = self.prefix.len();
         acks.into_iter().filter_map(move |ack| Some((number(&ack, prefix_len)?, receipt(&ack))))
-    }
-}
-
-impl Drop for AckInbox {
-    /// Counts the acknowledgements that nothing waits for any more.
-    fn drop(&mut self) {
-        while let Some(Some(ack)) = self.acks.next().now_or_never() {
-            self.consumed.message(&ack);
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_nats::{Subject, jetstream::stream::Stream};
 use futures_util::future::BoxFuture;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 
 use super::{
     NatsOptions,
@@ -30,9 +30,8 @@ pub struct NatsHandler {
     pub(super) subject: SubjectTemplate,
     pub(super) formatter: Formatter,
     pub(super) memory: Memory,
-    /// The connection. It is replaced only after its end, because unsent messages of the old connection could overtake messages of
-    /// the new one.
-    link: Mutex<Option<Arc<Link>>>,
+    /// The connection. It is never replaced, because unsent messages of the old connection could overtake messages of the new one.
+    link: OnceCell<Link>,
     /// The checked stream; `None` before the check.
     stream: Mutex<Option<Arc<Stream>>>,
 }
@@ -44,21 +43,8 @@ impl NatsHandler {
     /// Fails if the template of the subject is invalid.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
         let (subject, formatter) = (SubjectTemplate::parse(&options.subject)?, formatter.into());
-        let (memory, link, stream) = (Memory::default(), Mutex::default(), Mutex::default());
+        let (memory, link, stream) = (Memory::default(), OnceCell::new(), Mutex::default());
         Ok(Self { options, subject, formatter, memory, link, stream })
-    }
-
-    /// Returns the connection. The first call connects, and so does the first call after its end.
-    async fn link(&self) -> Result<Arc<Link>, HandlerError> {
-        let mut link = self.link.lock().await;
-        if let Some(open) = link.as_ref() {
-            let Some(end) = open.end() else { return Ok(Arc::clone(open)) };
-            tracing::warn!(reason = %end, "the connection to NATS was ended; connecting again");
-            self.memory.look_slower();
-            *self.stream.lock().await = None;
-        }
-        *link = None;
-        Ok(Arc::clone(link.insert(Arc::new(Link::connect(&self.options).await?))))
     }
 
     /// Returns the stream; `None` if messages are only sent. The first call checks the stream, and so does the first call after a
@@ -67,15 +53,13 @@ impl NatsHandler {
         let Some(options) = &self.options.jetstream else { return Ok(None) };
         let mut known = self.stream.lock().await;
         if known.is_none() {
-            link.consumed.answer(0);
             *known = Some(Arc::new(stream::open(&link.context, options, self.subject.wildcard()).await?));
         }
         Ok(known.clone())
     }
 
     async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
-        let link = self.link().await?;
-        let link = &*link;
+        let link = self.link.get_or_try_init(|| Link::connect(&self.options)).await?;
         let watch = link.ready().await?;
         let sending = async {
             let stream = self.stream(link).await?;
@@ -107,7 +91,7 @@ impl AsyncHandler for NatsHandler {
 
     fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(async {
-            let Some(link) = self.link.lock().await.take() else { return Ok(()) };
+            let Some(link) = self.link.get() else { return Ok(()) };
             let closed = link.client.drain().await;
             closed.map_err(|error| HandlerError::Failed(format!("failed to close the connection to NATS: {error}")))
         })

@@ -7,27 +7,21 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    thread,
     time::Duration,
 };
 
 use async_nats::{
     Client, ClientError, ConnectError, ConnectErrorKind, ConnectOptions, Event, RequestErrorKind, ServerError,
-    Statistics, connection,
+    connection,
     jetstream::{Context, context::ContextBuilder},
     rustls::{
         self,
         crypto::{CryptoProvider, ring},
     },
 };
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
-use super::{
-    NatsOptions,
-    acks::AckInbox,
-    auth,
-    received::{Consumed, Limit},
-};
+use super::{NatsOptions, acks::AckInbox, auth};
 use crate::{client_error::causes, handler::HandlerError, mutex::lock};
 
 /// Maximum time that an attempt waits for the connection. Also the timeout of connecting to one server.
@@ -42,10 +36,7 @@ const REFUSED_PUBLISH: &str = "permissions violation for publish to \"";
 /// refusal of this request serves as an answer.
 const ROUND_TRIP_SUBJECT: &str = "$SYS.REQ.USER.INFO";
 
-/// Interval of the checks of the received bytes.
-const LIMIT_CHECK: Duration = Duration::from_millis(50);
-
-/// A connection that reconnects by itself. Its tasks have a thread of their own, so that they can be ended in any state.
+/// A connection that reconnects by itself.
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) context: Context,
@@ -56,9 +47,6 @@ pub(super) struct Link {
     /// Value of `connects()` when the server last accepted a message; 0 if it has accepted none. If `connects()` still returns
     /// this value, the server has accepted a message on the current connection.
     accepted_on: AtomicU64,
-    pub(super) consumed: Arc<Consumed>,
-    /// Ends the thread when it is dropped.
-    _open: oneshot::Sender<()>,
 }
 
 /// State of the server and the network. The client reports changes with a small delay, in order.
@@ -78,8 +66,6 @@ struct State {
     trips: u64,
     /// Reason why there is no connection.
     trouble: Option<Arc<str>>,
-    /// Reason why the thread of the connection has ended.
-    end: Option<Arc<str>>,
 }
 
 impl State {
@@ -130,57 +116,12 @@ impl State {
 impl Link {
     /// Connects; tries each server once.
     pub(super) async fn connect(options: &NatsOptions) -> Result<Self, HandlerError> {
-        let state = Arc::new(watch::Sender::new(State::default()));
-        let consumed = Arc::new(Consumed::default());
-        let connecting = Self::connecting(options, &state, &consumed);
-        let (servers, list) = (options.servers.clone(), options.servers.join(", "));
-        let (answer, connected) = oneshot::channel();
-        let (open, closed) = oneshot::channel();
-        let (of_thread, counted, place) = (Arc::clone(&state), Arc::clone(&consumed), list.clone());
-        let run = async move {
-            match connecting.connect(&servers[..]).await {
-                Ok(client) => {
-                    let statistics = client.statistics();
-                    let max_payload = client.max_payload();
-                    drop(answer.send(Ok(client)));
-                    watch_limit(&statistics, &counted, max_payload, closed).await
-                }
-                Err(error) => {
-                    drop(answer.send(Err(not_connected(&place, &error))));
-                    None
-                }
-            }
-        };
-        let work = move || {
-            let ended = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                // the end of the runtime ends all tasks of the client, and frees their buffers
-                Ok(runtime) => runtime
-                    .block_on(run)
-                    .map(|limit| format!("the server sent more than {} MiB that nothing waits for", limit >> 20)),
-                Err(error) => Some(error.to_string()),
-            };
-            of_thread.send_modify(|state| state.end = Some(ended.unwrap_or_else(|| "it was closed".to_owned()).into()));
-        };
-        let failed = |what: &str| HandlerError::Failed(format!("failed to connect to NATS at {list}: {what}"));
-        let thread = thread::Builder::new().name("nats".to_owned()).spawn(work);
-        thread.map_err(|error| failed(&format!("cannot start a thread: {error}")))?;
-        let client = connected.await.map_err(|_| failed("its thread has ended"))??;
-        let context = ContextBuilder::new().timeout(ANSWER_WAIT).build(client.clone());
-        let (inboxes, accepted_on) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { client, context, inboxes, state, servers: list, accepted_on, consumed, _open: open })
-    }
-
-    /// Returns the options of the connection.
-    fn connecting(
-        options: &NatsOptions,
-        state: &Arc<watch::Sender<State>>,
-        consumed: &Arc<Consumed>,
-    ) -> ConnectOptions {
         // With two compiled-in providers, rustls selects none by itself and panics.
         if CryptoProvider::get_default().is_none() {
             drop(ring::default_provider().install_default()); // another thread may have installed one
         }
-        let (noted, counted, who) = (Arc::clone(state), Arc::clone(consumed), options.auth.clone());
+        let state = Arc::new(watch::Sender::new(State::default()));
+        let (noted, who) = (Arc::clone(&state), options.auth.clone());
         let mut connecting = ConnectOptions::with_auth_callback(move |nonce| auth::answer(who.clone(), nonce))
             .name(&options.name)
             .connection_timeout(CONNECT_WAIT)
@@ -188,9 +129,6 @@ impl Link {
             .require_tls(options.requires_tls())
             .event_callback(move |event| {
                 tracing::debug!(%event, "NATS connection");
-                if let Event::ServerError(error) = &event {
-                    counted.bytes(error.to_string().len());
-                }
                 noted.send_modify(|state| state.note(&event));
                 std::future::ready(())
             });
@@ -202,12 +140,10 @@ impl Link {
                 connecting = connecting.add_client_certificate(certificate.clone(), key.clone());
             }
         }
-        connecting
-    }
-
-    /// Returns the reason why this connection has ended for good; `None` while it works or reconnects.
-    pub(super) fn end(&self) -> Option<Arc<str>> {
-        self.state.borrow().end.clone()
+        let servers = options.servers.join(", ");
+        let client = connecting.connect(&options.servers[..]).await.map_err(|error| not_connected(&servers, &error))?;
+        let context = ContextBuilder::new().timeout(ANSWER_WAIT).build(client.clone());
+        Ok(Self { client, context, inboxes: Mutex::default(), state, servers, accepted_on: AtomicU64::new(0) })
     }
 
     /// Waits for the connection, and returns a watch on it.
@@ -218,8 +154,7 @@ impl Link {
         let is_up = |state: &State| {
             self.client.connection_state() == connection::State::Connected && state.connects >= self.connects()
         };
-        let is_settled = |state: &State| state.end.is_some() || is_up(state);
-        if tokio::time::timeout(CONNECT_WAIT, state.wait_for(is_settled)).await.is_err() {
+        if tokio::time::timeout(CONNECT_WAIT, state.wait_for(is_up)).await.is_err() {
             if self.client.connection_state() != connection::State::Connected {
                 let trouble = self.state.borrow().trouble.clone();
                 let trouble = trouble.as_deref().unwrap_or("no answer yet");
@@ -235,10 +170,7 @@ impl Link {
     /// Returns an inbox that no other attempt uses.
     pub(super) async fn inbox(&self) -> Result<AckInbox, HandlerError> {
         let unused = lock(&self.inboxes).pop();
-        match unused {
-            Some(inbox) => Ok(inbox),
-            None => AckInbox::open(&self.client, Arc::clone(&self.consumed)).await,
-        }
+        if let Some(inbox) = unused { Ok(inbox) } else { AckInbox::open(&self.client).await }
     }
 
     /// Keeps an inbox for the next attempt.
@@ -277,14 +209,8 @@ impl Link {
             biased;
             _ = state.wait_for(|state| state.trips != trips) => Ok(()),
             answer = request => match answer {
-                Ok(Ok(message)) => {
-                    self.consumed.message(&message);
-                    Ok(())
-                }
-                Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {
-                    self.consumed.answer(0);
-                    Ok(())
-                }
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => Ok(()),
                 Ok(Err(error)) => Err(HandlerError::Failed(format!("NATS did not answer: {error}"))),
                 Err(_) => Err(HandlerError::Failed(format!("NATS did not answer within {ANSWER_WAIT:?}"))),
             }
@@ -304,12 +230,7 @@ impl Watch {
     /// Waits until no more acknowledgements will arrive: the connection is lost, or a right is missing that every
     /// message needs.
     pub(super) async fn broken(&self) -> HandlerError {
-        let is_broken = |state: &State| state.drops != self.drops || state.bars != self.bars || state.end.is_some();
-        match self.state.clone().wait_for(is_broken).await {
-            Ok(state) if state.end.is_some() => {
-                let end = state.end.as_deref().unwrap_or_default();
-                HandlerError::Failed(format!("the connection to NATS was ended: {end}"))
-            }
+        match self.state.clone().wait_for(|state| state.drops != self.drops || state.bars != self.bars).await {
             Ok(state) if state.bars != self.bars => {
                 let barred = state.barred.as_deref().unwrap_or_default();
                 HandlerError::Failed(format!("NATS refused: {barred}; give the user this right"))
@@ -331,29 +252,6 @@ impl Watch {
     /// Returns the subjects that were refused since the start of the attempt.
     pub(super) fn all_refused(&self) -> HashSet<String> {
         self.state.borrow().refused_after(self.refusals).map(str::to_owned).collect()
-    }
-}
-
-/// Waits until the server has sent too much, and returns the limit. Returns `None` when the connection is closed.
-async fn watch_limit(
-    statistics: &Statistics,
-    consumed: &Consumed,
-    max_payload: usize,
-    mut closed: oneshot::Receiver<()>,
-) -> Option<u64> {
-    let mut limit = Limit::default();
-    loop {
-        tokio::select! {
-            _ = &mut closed => return None,
-            () = tokio::time::sleep(LIMIT_CHECK) => {
-                // `consumed` first: its bytes were received before
-                let consumed = consumed.get();
-                let exceeded = limit.exceeded(statistics.in_bytes.load(Ordering::Relaxed), consumed, max_payload);
-                if exceeded.is_some() {
-                    return exceeded;
-                }
-            }
-        }
     }
 }
 

@@ -156,13 +156,13 @@ impl<'a> Publisher<'a> {
     /// Looks for messages in the stream, because an earlier attempt may have stored them. Returns the events that are not stored,
     /// with the last sequences of their subjects.
     async fn look_up(&mut self, events: Vec<(&'a Event, Subject)>) -> Vec<(&'a Event, Option<u64>)> {
-        let (memory, stream, consumed) = (&self.attempt.handler.memory, self.stream, &self.attempt.link.consumed);
+        let (memory, stream) = (&self.attempt.handler.memory, self.stream);
         let look = |(event, subject): (&'a Event, Subject)| async move {
-            let found = memory.look(stream, &subject, event, consumed).await;
+            let found = memory.look(stream, &subject, event).await;
             (event, found)
         };
         let looks: Vec<_> = events.into_iter().map(look).collect();
-        let found: Vec<_> = streams::iter(looks).buffered(memory.looks_max()).collect().await;
+        let found: Vec<_> = streams::iter(looks).buffered(UNDER_WAY_MAX).collect().await;
         let mut missing = Vec::new();
         for (event, found) in found {
             match found {

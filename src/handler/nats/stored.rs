@@ -1,13 +1,6 @@
 //! Stored messages: the last sequence of a subject, and a search for an event.
 
-use std::{
-    collections::HashMap,
-    hash::BuildHasher as _,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{collections::HashMap, hash::BuildHasher as _, sync::Mutex};
 
 use async_nats::{
     Subject,
@@ -25,7 +18,6 @@ use tokio::sync::Semaphore;
 use super::{
     link::ANSWER_WAIT,
     message::{has_id, message_id},
-    received::Consumed,
 };
 use crate::{handler::HandlerError, journal::Sequence, mutex::lock, notification::Event};
 
@@ -33,8 +25,6 @@ use crate::{handler::HandlerError, journal::Sequence, mutex::lock, notification:
 const CLOCK_SKEW_NANOS: i128 = 60_000_000_000;
 /// Maximum number of remembered subjects.
 const LASTS_MAX: usize = 262_144;
-/// Maximum number of concurrent looks at a last message.
-const LOOKS_MAX: usize = 64;
 /// Maximum number of concurrent searches. Each search needs a consumer on the server.
 const SEARCHES_MAX: usize = 16;
 /// Maximum number of messages that one request of a search asks for.
@@ -61,9 +51,6 @@ pub(super) struct Memory {
     lasts: Mutex<HashMap<u64, Last, RandomState>>,
     #[educe(Default = Semaphore::new(SEARCHES_MAX))]
     searches: Semaphore,
-    /// Maximum number of concurrent looks at a last message.
-    #[educe(Default = AtomicUsize::new(LOOKS_MAX))]
-    looks_max: AtomicUsize,
 }
 
 impl Memory {
@@ -96,16 +83,6 @@ impl Memory {
         lasts.remove(&key);
     }
 
-    /// Returns the maximum number of concurrent looks.
-    pub(super) fn looks_max(&self) -> usize {
-        self.looks_max.load(Ordering::Relaxed)
-    }
-
-    /// Reduces the number of concurrent looks: the answers to fewer looks take less memory.
-    pub(super) fn look_slower(&self) {
-        self.looks_max.store((self.looks_max() / 4).max(1), Ordering::Relaxed);
-    }
-
     /// Looks for the message of an event in the stream. Returns `None` if the stream has it. Otherwise returns the last sequence of
     /// the subject, or 0 if the subject has no message.
     pub(super) async fn look(
@@ -113,11 +90,8 @@ impl Memory {
         stream: &Stream,
         subject: &Subject,
         event: &Event,
-        consumed: &Consumed,
     ) -> Result<Option<u64>, HandlerError> {
-        let last = stream.get_last_raw_message_by_subject(subject).await;
-        consumed.answer(last.as_ref().map_or(0, |last| last.payload.len()));
-        let last = match last {
+        let last = match stream.get_last_raw_message_by_subject(subject).await {
             Ok(last) => last,
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Some(0)),
             Err(error) => return Err(failed(&format!("look at the last message of {subject}"), &error)),
@@ -130,7 +104,7 @@ impl Memory {
             self.remember(subject, event, last.sequence);
             return Ok(None);
         }
-        if !is_older && self.search(stream, subject, &id, earliest, consumed).await? {
+        if !is_older && self.search(stream, subject, &id, earliest).await? {
             return Ok(None);
         }
         Ok(Some(last.sequence))
@@ -138,14 +112,7 @@ impl Memory {
 
     /// Returns true if the stream has a message with this id. Searches the messages of the subject since `earliest`, in nanoseconds
     /// since the Unix epoch.
-    async fn search(
-        &self,
-        stream: &Stream,
-        subject: &Subject,
-        id: &str,
-        earliest: i128,
-        consumed: &Consumed,
-    ) -> Result<bool, HandlerError> {
+    async fn search(&self, stream: &Stream, subject: &Subject, id: &str, earliest: i128) -> Result<bool, HandlerError> {
         let _permit = self.searches.acquire().await;
         let what = format!("search {subject} for an earlier delivery");
         let start_time = from_nanos(earliest).map_err(|error| failed(&what, &*error))?;
@@ -158,8 +125,6 @@ impl Memory {
             inactive_threshold: ANSWER_WAIT,
             ..pull::Config::default()
         };
-        consumed.answer(0); // for the creation of the consumer, and for its deletion
-        consumed.answer(0);
         let consumer = stream.create_consumer(config).await.map_err(|error| failed(&what, &error))?;
         let mut left = consumer.cached_info().num_pending;
         let mut is_found = false;
@@ -169,7 +134,6 @@ impl Memory {
             let before = left;
             while let Some(found) = batch.next().await {
                 let found = found.map_err(|error| failed(&what, &*error))?;
-                consumed.message(&found);
                 is_found |= found.headers.as_ref().is_some_and(|headers| has_id(headers, id));
                 left = left.saturating_sub(1);
             }
