@@ -80,7 +80,8 @@ pub(crate) async fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     let mut valid = format!("{resources}, {}", report::counted(handlers, "handler"));
     if args.offline {
         let fields = if fields::names_fields(&loaded) { ", and the fields of objects" } else { "" };
-        valid.push_str(&format!("; not checked without the API server: types, rights, namespaces{fields}"));
+        valid += "; not checked without the API server: types, rights, namespaces";
+        valid += fields;
     }
     if args.strict {
         verdict.errors.append(&mut verdict.warnings);

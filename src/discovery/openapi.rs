@@ -1,4 +1,4 @@
-//! Schemas of types, from the OpenAPI v3 documents of the API server: the fields that an object can have, and their values.
+//! Schemas of types, from the `OpenAPI` v3 documents of the API server: the fields that an object can have, and their values.
 //!
 //! A document describes one group and version. Where it does not describe a value, or permits unknown fields, every path exists.
 

@@ -84,7 +84,9 @@ impl Webhook {
     ) -> Result<Self, String> {
         let read = options.clone();
         let target = Fresh::new(move |files| {
-            Target::files(&read).iter().for_each(|file| files.note(file));
+            for file in &Target::files(&read) {
+                files.note(file);
+            }
             Target::read(&read)
         })?;
         Ok(Self { options, is_batched, timeout, formatter: formatter.into(), target })

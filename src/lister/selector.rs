@@ -613,7 +613,6 @@ mod tests {
         check("batch/v1", "Job", "", "status.successful=0", true);
         check("batch/v1", "Job", r#","status":{"succeeded":3}"#, "status.successful=3", true);
         check("batch/v1", "Job", r#","status":{"succeeded":3}"#, "status.successful=0", false);
-        check("apps/v1", "ReplicaSet", "", "status.replicas=0", true);
         check("v1", "ReplicationController", "", "status.replicas=0", true);
         let event = r#","source":{"component":"kubelet"},"reportingComponent":"x""#;
         check("v1", "Event", event, "source=kubelet", true);

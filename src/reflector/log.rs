@@ -69,6 +69,13 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
         ReflectorReport::ListConfirmed { version, found } => {
             info!(%resource, %version, found, "the second list arrived: deleting objects that both lists lack");
         }
+        _ => log_objects(report, resource),
+    }
+}
+
+/// Logs a report about single objects.
+fn log_objects(report: &ReflectorReport, resource: &ResourceType) {
+    match report {
         ReflectorReport::Duplicates { count } => {
             warn!(%resource, count, "a list contained objects twice; kept the last of each");
         }
@@ -85,5 +92,6 @@ pub(super) fn log(report: &ReflectorReport, resource: &ResourceType, failures: &
             warn!(%resource, count, error = first, "the transform failed, dropped events of the watch");
         }
         ReflectorReport::Skipped { count, first } => warn!(%resource, count, ?first, "skipped unusable watch events"),
+        _ => {}
     }
 }

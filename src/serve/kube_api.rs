@@ -103,12 +103,11 @@ async fn read(state: &ServeState, client: StreamClient, uri: &Uri, headers: &Hea
     let resource = Arc::clone(&served.resource);
     let table = || Table::of(&resource, served.is_metadata_only(), definition_of(registry, &resource).as_ref());
     let style = Style::new(form, &resource.api_version(), &resource.kind, table);
-    let body = match target.name {
-        Some(name) => get(&served, target.namespace.unwrap_or_default(), name, &style)?,
-        None => {
-            let asked = (client, target.namespace.map(str::to_owned), query);
-            list(Arc::clone(&served), state, asked, style).await?
-        }
+    let body = if let Some(name) = target.name {
+        get(&served, target.namespace.unwrap_or_default(), name, &style)?
+    } else {
+        let asked = (client, target.namespace.map(str::to_owned), query);
+        list(Arc::clone(&served), state, asked, style).await?
     };
     Ok(respond(&served, body))
 }

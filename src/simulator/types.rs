@@ -92,7 +92,6 @@ impl TypeInfo {
                  involvedObject.apiVersion involvedObject.resourceVersion involvedObject.fieldPath reason \
                  reportingComponent source type"
             }
-            ("apps", "replicasets") => "status.replicas",
             ("batch", "jobs") => "status.successful",
             _ => "",
         };

@@ -211,13 +211,9 @@ fn field_selectors_compute_fields_like_real_server() {
     both.ask("POST", "/api/v1/namespaces", Some(&namespace));
     let container = json!({"containers": [{"name": "a", "image": "a"}], "restartPolicy": "Never"});
     let involved = json!({"kind": "Pod", "namespace": "computed", "name": "x"});
-    let replicas = json!({"selector": {"matchLabels": {"a": "b"}}, "template": {
-        "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]},
-    }});
     let in_namespace = |base: &str, plural: &str| format!("{base}/namespaces/computed/{plural}");
     let pods = in_namespace("/api/v1", "pods");
     let events = in_namespace("/api/v1", "events");
-    let sets = in_namespace("/apis/apps/v1", "replicasets");
     let jobs = in_namespace("/apis/batch/v1", "jobs");
     for (path, object) in [
         ("/api/v1/nodes", json!({"apiVersion": "v1", "kind": "Node", "spec": {}})),
@@ -226,7 +222,6 @@ fn field_selectors_compute_fields_like_real_server() {
             &events,
             json!({"apiVersion": "v1", "kind": "Event", "involvedObject": involved, "source": {"component": "kubelet"}}),
         ),
-        (&sets, json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "spec": replicas})),
         (&jobs, json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": {"spec": container}}})),
     ] {
         let mut object = object;
@@ -245,7 +240,6 @@ fn field_selectors_compute_fields_like_real_server() {
         (&events, "source=kubelet", 1),
         (&events, "source!=kubelet", 0),
         (&events, "reportingComponent=", 1),
-        (&sets, "status.replicas=0", 1),
         (&jobs, "status.successful=0", 1),
         (&jobs, "status.successful=", 0),
     ] {

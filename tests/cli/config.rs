@@ -416,7 +416,7 @@ fn odd_configuration_causes_warnings() {
 #[test]
 fn dead_letter_to_disabled_handler_is_an_error() {
     let disabled = format!("{MINIMAL}dead_letter = \"d\"\n[handlers.d]\ntype = \"blackhole\"\nenabled = false");
-    let errors = load_files(&[("a", &disabled)], &["a"], &[]).unwrap_err().to_string();
+    let errors = load_files(&[("a", &disabled)], &["a"], &[]).unwrap_err().clone();
     assert!(errors.contains("handlers.out.dead_letter: [handlers.d] is not enabled"), "{errors}");
     let both = disabled.replace("dead_letter", "enabled = false\ndead_letter");
     assert!(load_files(&[("a", &both)], &["a"], &[]).is_ok(), "a handler that is not enabled gives nothing up");
@@ -558,9 +558,9 @@ fn uncommented_shipped_configuration_shows_true_defaults() {
     let text = uncomment(&shipped());
     let lifted = Config::from_toml_str(&text).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let mut plain = Config::from_toml_str(&shipped()).unwrap();
-    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (5, 7));
+    assert_eq!((lifted.resources.len(), lifted.handlers.len()), (6, 7));
     // All values are defaults, except entries and handlers that are examples.
-    for example in ["certificates", "everything", "warnings"] {
+    for example in ["certificates", "custom", "everything", "warnings"] {
         plain.resources.insert(example.to_owned(), lifted.resources[example].clone());
     }
     // Secrets and named files are examples too.

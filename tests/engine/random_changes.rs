@@ -2,6 +2,7 @@
 //! last configuration selects from the server.
 //!
 //! `DELTABUS_SEEDS` sets the number of seeds. `DELTABUS_SEED=N` runs one seed. A failing seed is reduced to the steps that it needs.
+#![expect(clippy::disallowed_methods, reason = "a test waits by the clock")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -317,7 +318,7 @@ impl World {
             toml.push('\n');
         }
         for HandlerConfig { name, resources, format } in &self.configuration.handlers {
-            let path = self.file(name);
+            let path = self.file(name).to_string_lossy().into_owned();
             write!(toml, "[handlers.{name}]\ntype = \"file\"\npath = {path:?}\ninitial = \"send\"\n")
                 .expect("a string grows");
             if !resources.is_empty() {
@@ -354,13 +355,12 @@ impl World {
             |handler: &HandlerConfig| self.configuration.handlers.iter().all(|known| known.name != handler.name);
         let added: Vec<_> = new.handlers.iter().filter(|handler| is_new(handler)).map(|handler| handler.name).collect();
         if added.iter().any(|name| self.lives.contains_key(name)) {
-            match self.engine {
-                Some(_) => self.wait_for_handlers(),
-                None => {
-                    self.start();
-                    self.wait_for_handlers();
-                    self.stop(); // a kill could undo the removal of a handler
-                }
+            if self.engine.is_some() {
+                self.wait_for_handlers();
+            } else {
+                self.start();
+                self.wait_for_handlers();
+                self.stop(); // a kill could undo the removal of a handler
             }
         }
         for name in added {

@@ -217,7 +217,7 @@ fn tables(fixture: &Fixture, path: &str) -> (Value, Value) {
         ClusterAccess::without_credentials(&format!("http://{}", fixture.engine.http), "engine").expect("a URL");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let clients = [&engine, &server].map(|access| RawClient::new(access));
+        let clients = [&engine, &server].map(RawClient::new);
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
             let [ours, theirs] = [0, 1].map(|i| clients[i].get(path, TABLE, Duration::from_mins(1)));

@@ -119,7 +119,7 @@ fn uses<'a>(loaded: &Loaded, types: &'a [Owned]) -> Vec<CheckedUse<'a>> {
         match all.iter_mut().find(|known| known.at == at && known.path == path && known.compared == compared) {
             Some(known) => known.types.extend(types),
             None => {
-                all.push(CheckedUse { at, path, compared, types: types.collect(), is_possible: false, nearest: None })
+                all.push(CheckedUse { at, path, compared, types: types.collect(), is_possible: false, nearest: None });
             }
         }
     };

@@ -75,14 +75,15 @@ struct Check<'a> {
 
 impl<'a> Check<'a> {
     fn statements(&mut self, statements: &[Stmt<'a>]) {
-        statements.iter().for_each(|statement| self.statement(statement));
+        for statement in statements {
+            self.statement(statement);
+        }
     }
 
     fn statement(&mut self, statement: &Stmt<'a>) {
         match statement {
             Stmt::Template(template) => self.statements(&template.children),
             Stmt::EmitExpr(emit) => self.expression(&emit.expr),
-            Stmt::EmitRaw(_) => {}
             Stmt::ForLoop(all) => self.for_loop(all),
             Stmt::IfCond(branch) => {
                 self.expression(&branch.expr);
@@ -117,8 +118,13 @@ impl<'a> Check<'a> {
                 self.macro_made(&block.macro_decl);
             }
             Stmt::Do(statement) => self.call(&statement.call, statement.call.span()),
-            // They were refused before.
-            Stmt::Block(_) | Stmt::Import(_) | Stmt::FromImport(_) | Stmt::Extends(_) | Stmt::Include(_) => {}
+            // Text has no names, and the other statements were refused before.
+            Stmt::EmitRaw(_)
+            | Stmt::Block(_)
+            | Stmt::Import(_)
+            | Stmt::FromImport(_)
+            | Stmt::Extends(_)
+            | Stmt::Include(_) => {}
         }
     }
 

@@ -196,10 +196,10 @@ impl Issuing {
             let outcome = outcome.unwrap_or_else(|_| Err(plugin.error("could not be run: internal error")));
             match (&outcome, purpose) {
                 (Err(error), Purpose::Expiry) => {
-                    tracing::warn!(%error, "cannot renew the credentials before they expire")
+                    tracing::warn!(%error, "cannot renew the credentials before they expire");
                 }
                 (Ok(_), Purpose::Refused) => {
-                    tracing::info!("renewed the credentials after the API server refused them")
+                    tracing::info!("renewed the credentials after the API server refused them");
                 }
                 _ => {}
             }

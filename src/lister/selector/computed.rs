@@ -27,12 +27,11 @@ const fn field(
     ComputedField { api_version, kind, name, paths, absent }
 }
 
-static FIELDS: [ComputedField; 6] = [
+static FIELDS: [ComputedField; 5] = [
     field(["v1", "Node", "spec.unschedulable"], &["spec.unschedulable"], "false"),
     field(["v1", "Pod", "spec.hostNetwork"], &["spec.hostNetwork"], "false"),
     field(["v1", "Event", "source"], &["source.component", "reportingComponent"], ""),
     field(["v1", "ReplicationController", "status.replicas"], &["status.replicas"], "0"),
-    field(["apps/v1", "ReplicaSet", "status.replicas"], &["status.replicas"], "0"),
     field(["batch/v1", "Job", "status.successful"], &["status.succeeded"], "0"),
 ];
 
