@@ -28,7 +28,7 @@ mod selection;
 mod tests;
 
 pub use ask::{
-    Collection, DiscoveryError, TypeAccess, allowed, allowed_each, cluster_uid, count_each, discover, discover_for,
+    DiscoveryError, ScopedType, TypeAccess, allowed, allowed_each, cluster_uid, count_each, discover, discover_for,
     namespaces, refused_fields,
 };
 pub use assumed::{Assumed, ObjectType};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     config::{Config, Kube, ResourceConfig},
-    discovery::{self, Catalog, Collection, DiscoveryError, Selection, TypeAccess},
+    discovery::{self, Catalog, DiscoveryError, ScopedType, Selection, TypeAccess},
     list_watch::kube::{Client, ClusterAccess},
     object::ResourceType,
 };
@@ -50,9 +50,9 @@ impl ServerArgs {
     /// Returns the rights of this user on each type, in the namespaces that the entry of the type names. If the type has no entry,
     /// returns the rights in all namespaces.
     pub(crate) async fn rights(&self, types: &[Watched<'_>]) -> Vec<Rights> {
-        let asked: Vec<Vec<Collection>> = types.iter().map(collections).collect();
+        let asked: Vec<Vec<ScopedType>> = types.iter().map(collections).collect();
         let mut answers = discovery::allowed_each(&self.client, &asked.concat()).await.into_iter();
-        let rights = |asked: &Vec<Collection>| {
+        let rights = |asked: &Vec<ScopedType>| {
             let mut rights = Rights::default();
             for (asked, answer) in asked.iter().zip(&mut answers) {
                 rights.add(asked.namespace.as_deref(), answer);
@@ -64,11 +64,11 @@ impl ServerArgs {
 }
 
 /// Returns the collections of a type that are listed: in each namespace that its entry names, or in all.
-fn collections(&(resource, entry): &Watched<'_>) -> Vec<Collection> {
+fn collections(&(resource, entry): &Watched<'_>) -> Vec<ScopedType> {
     let name = entry.and_then(ResourceConfig::object_name);
     let names = entry.and_then(|entry| entry.namespaces.names()).filter(|_| resource.namespaced);
     let namespaces = names.map_or(vec![None], |names| names.into_iter().map(Some).collect());
-    let collection = |namespace| Collection { name: name.clone(), ..Collection::of(resource, namespace) };
+    let collection = |namespace| ScopedType { name: name.clone(), ..ScopedType::of(resource, namespace) };
     namespaces.into_iter().map(collection).collect()
 }
 

@@ -60,7 +60,7 @@ struct Item {
 
 /// Objects of one type in the scope of a list or watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Collection {
+pub struct ScopedType {
     /// Type of the objects.
     pub resource: ResourceType,
     /// The only namespace; `None` for all.
@@ -69,7 +69,7 @@ pub struct Collection {
     pub name: Option<String>,
 }
 
-impl Collection {
+impl ScopedType {
     /// Returns all objects of a type, in one namespace or in all.
     pub fn of(resource: &ResourceType, namespace: Option<&str>) -> Self {
         Self { resource: resource.clone(), namespace: namespace.map(str::to_owned), name: None }
@@ -137,7 +137,7 @@ async fn names(client: &Client, path: &str) -> Result<Option<Vec<String>>, Disco
 }
 
 /// Returns the caller's rights to list and watch a collection. Sends two requests.
-pub async fn allowed(client: &Client, asked: &Collection) -> Result<TypeAccess, DiscoveryError> {
+pub async fn allowed(client: &Client, asked: &ScopedType) -> Result<TypeAccess, DiscoveryError> {
     let (list, watch) = futures_util::join!(review(client, asked, "list"), review(client, asked, "watch"));
     let (list, watch) = (list?, watch?);
     let reason = if list.0 { watch.1 } else { list.1 };
@@ -145,20 +145,20 @@ pub async fn allowed(client: &Client, asked: &Collection) -> Result<TypeAccess, 
 }
 
 /// Returns the caller's rights on each of `asked`, in their order. The number of concurrent requests is limited.
-pub async fn allowed_each(client: &Client, asked: &[Collection]) -> Vec<Result<TypeAccess, DiscoveryError>> {
+pub async fn allowed_each(client: &Client, asked: &[ScopedType]) -> Vec<Result<TypeAccess, DiscoveryError>> {
     let reviews = asked.iter().map(|asked| allowed(client, asked));
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }
 
 /// Counts the objects of each of `asked`, in their order. A count is `None` if its request fails. The number of concurrent requests
 /// is limited.
-pub async fn count_each(client: &Client, asked: &[Collection]) -> Vec<Option<u64>> {
+pub async fn count_each(client: &Client, asked: &[ScopedType]) -> Vec<Option<u64>> {
     let counts = asked.iter().map(|asked| count(client, asked));
     stream::iter(counts).buffered(REQUESTS_MAX).collect().await
 }
 
 /// Counts objects with a page of one object. The page's metadata has the number of remaining objects.
-async fn count(client: &Client, asked: &Collection) -> Option<u64> {
+async fn count(client: &Client, asked: &ScopedType) -> Option<u64> {
     let mut query = form_urlencoded::Serializer::new(String::new());
     query.append_pair("limit", "1");
     if let Some(name) = &asked.name {
@@ -190,7 +190,7 @@ pub async fn refused_fields(
 }
 
 /// Requests an access review for one verb. Returns true if the verb is allowed, and the server's reason.
-async fn review(client: &Client, asked: &Collection, verb: &str) -> Result<(bool, String), DiscoveryError> {
+async fn review(client: &Client, asked: &ScopedType, verb: &str) -> Result<(bool, String), DiscoveryError> {
     #[derive(Deserialize)]
     struct Review {
         status: Answer,
@@ -203,7 +203,7 @@ async fn review(client: &Client, asked: &Collection, verb: &str) -> Result<(bool
         evaluation_error: String,
     }
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-    let Collection { resource, namespace, name } = asked;
+    let ScopedType { resource, namespace, name } = asked;
     let attributes = json!({
         "group": resource.group,
         "version": resource.version,

@@ -418,7 +418,7 @@ async fn access_is_reviewed_per_verb() {
         (PATH_WATCH, 201, r#"{"kind":"SelfSubjectAccessReview","status":{"allowed":false,"reason":"no rule"}}"#),
     ])
     .await;
-    let asked = Collection { name: Some("x".into()), ..Collection::of(&resource("pods"), Some("a")) };
+    let asked = ScopedType { name: Some("x".into()), ..ScopedType::of(&resource("pods"), Some("a")) };
     let access = allowed(&client, &asked).await.unwrap();
     assert_eq!(access, TypeAccess { list: true, watch: false, reason: "no rule".into() });
     let carries = |request: &String| request.contains(r#""namespace":"a""#) && request.contains(r#""name":"x""#);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     config::{Config, ResourceConfig},
-    discovery::{self, Collection, DiscoveryError, TypeAccess},
+    discovery::{self, DiscoveryError, ScopedType, TypeAccess},
 };
 
 impl Conductor {
@@ -28,9 +28,9 @@ impl Conductor {
             let Some(planned @ [first, ..]) = plan.types.get(name).map(Vec::as_slice) else { continue };
             let resource = first.resource.clone();
             let entries: Vec<_> = planned.iter().filter_map(|planned| config.resources.get(&planned.entry)).collect();
-            let collection = |namespace: Option<&str>| Collection {
+            let collection = |namespace: Option<&str>| ScopedType {
                 name: only_name(&entries, namespace),
-                ..Collection::of(&resource, namespace)
+                ..ScopedType::of(&resource, namespace)
             };
             let again = inquiry.again_at <= now;
             let mut namespaces: BTreeSet<String> =
@@ -65,7 +65,7 @@ impl Conductor {
 
     /// Asks the server which of the collections `asked` may be watched, each in its namespace. First asks about the collection in the
     /// whole cluster, if given, and returns `None` if that one may be watched.
-    async fn rights(&self, whole: Option<Collection>, asked: Vec<Collection>) -> Result<Option<Allowed>, String> {
+    async fn rights(&self, whole: Option<ScopedType>, asked: Vec<ScopedType>) -> Result<Option<Allowed>, String> {
         let client = self.access.client();
         let is_allowed = |access: Result<TypeAccess, DiscoveryError>| {
             access.map(|access| access.list && access.watch).map_err(|error| error.to_string())

@@ -153,13 +153,14 @@ mod tests {
                 prop_assert!(old.is_empty() && new.is_empty());
                 return Ok(());
             };
-            let side = |of: fn(&(Option<usize>, Option<usize>)) -> Option<usize>| {
-                let mut side: Vec<_> = pairs.positions.iter().filter_map(of).collect();
-                side.sort_unstable();
-                side
+            let sorted = |positions: &mut dyn Iterator<Item = usize>| {
+                let mut positions: Vec<_> = positions.collect();
+                positions.sort_unstable();
+                positions
             };
-            prop_assert_eq!(side(|pair| pair.0), (0..old.len()).collect::<Vec<_>>());
-            prop_assert_eq!(side(|pair| pair.1), (0..new.len()).collect::<Vec<_>>());
+            let positions = || pairs.positions.iter();
+            prop_assert_eq!(sorted(&mut positions().filter_map(|pair| pair.0)), (0..old.len()).collect::<Vec<_>>());
+            prop_assert_eq!(sorted(&mut positions().filter_map(|pair| pair.1)), (0..new.len()).collect::<Vec<_>>());
             prop_assert!(pairs.common().all(|(before, after)| old[before] == new[after]));
             let common = |one: &[String], other: &[String]| one.iter().filter(|name| other.contains(name)).cloned().collect::<Vec<_>>();
             prop_assert_eq!(pairs.common().count(), common(&old, &new).len());

@@ -198,8 +198,8 @@ mod tests {
         Now { wall, elapsed: Duration::from_secs(seconds), jitter: 0.0 }
     }
 
-    fn until(seconds: u64) -> Option<Timestamp> {
-        Some(at(seconds).wall)
+    fn until(seconds: u64) -> Timestamp {
+        at(seconds).wall
     }
 
     fn error(text: &str) -> CredentialError {
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn credentials_are_used_until_shortly_before_expiry() {
-        let mut cache = holding(until(3600));
+        let mut cache = holding(Some(until(3600)));
         assert_eq!(cache.step(at(3539)), Step::Use("a", 1));
         assert_eq!(cache.step(at(3540)), Step::Renew("a", 1, 2));
         assert_eq!(cache.step(at(3541)), Step::Use("a", 1), "one run is enough");
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn short_lived_credentials_are_not_renewed_at_once() {
-        let mut cache = holding(until(20));
+        let mut cache = holding(Some(until(20)));
         assert_eq!(cache.step(at(17)), Step::Use("a", 1));
         assert_eq!(cache.step(at(18)), Step::Renew("a", 1, 2));
     }
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn failed_run_delays_next_and_keeps_valid_credentials() {
-        let mut cache = holding(until(3600));
+        let mut cache = holding(Some(until(3600)));
         assert_eq!(cache.step(at(3540)), Step::Renew("a", 1, 2));
         cache.finish(2, Err(error("no")), at(3540));
         assert_eq!(cache.step(at(3540)), Step::Use("a", 1));
@@ -281,13 +281,13 @@ mod tests {
 
     #[test]
     fn expired_at_birth_is_used_and_renewed_slowly() {
-        let mut cache = holding(until(0));
+        let mut cache = holding(Some(until(0)));
         assert_eq!(cache.step(at(0)), Step::Use("a", 1), "the clocks may differ");
         let mut runs = 1;
         for second in 0..600 {
             if let Step::Renew(_, _, run) = cache.step(at(second)) {
                 runs += 1;
-                cache.finish(run, Ok(("a", until(second))), at(second));
+                cache.finish(run, Ok(("a", Some(until(second)))), at(second));
             }
         }
         assert!(runs < 30, "{runs} runs in ten minutes");
