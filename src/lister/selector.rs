@@ -296,7 +296,7 @@ fn is_value(value: &str) -> bool {
 ///
 /// Any path is allowed. An absent field counts as the empty text, like in the API server. A path with `[*]` may select
 /// several values: `=` holds if one of them is equal, and `!=` holds if none is. Some fields of built-in types are
-/// [computed], as the API server does.
+/// computed, as the API server does.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector {
     terms: Vec<FieldTerm>,
