@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::configuration::NAMESPACES;
 use crate::{
     list_watch::WatchEvent,
     object::Object,
@@ -11,8 +10,6 @@ use crate::{
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-/// Names of the objects in the second namespace.
-const OTHER_NAMES: [&str; 2] = ["c", "d"];
 
 /// One object, from its creation to its deletion.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +31,7 @@ impl Life {
     }
 }
 
-/// The server's state for one type.
+/// The server's state for one unit.
 #[derive(Debug, Default)]
 pub(super) struct Site {
     pub(super) collection: Collection,
@@ -45,8 +42,7 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new() -> Self {
-        let collection = Collection::default().with_namespace(NAMESPACES[1], &OTHER_NAMES);
-        let mut site = Self { collection, ..Self::default() };
+        let mut site = Self::default();
         site.seen.version = site.collection.version();
         site
     }

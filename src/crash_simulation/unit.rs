@@ -2,18 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Hits, configuration::Shape, site::Site};
+use super::{Hits, site::Site};
 use crate::{
-    change::{Cause, Reached},
+    change::Reached,
     delta_fifo::{DeltaFifo, QueueOrder},
-    engine::reconcile::{First, RunningSpec},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
         store::{EvmapStore, Meta, ReadStore as _},
     },
-    informer::Seed,
     journal::{Ticket, UnitId},
-    list_watch::{Failure, ListPage, ListRequest, WatchEvent},
+    list_watch::{Failure, ListRequest},
     object::{FieldPath, IgnoredPaths, KeyRef, Object, ResourceVersion},
     reflector::{
         EndCause, Reflector, ReflectorAction, ReflectorConfig, ReflectorEvent, ReflectorInput, ReflectorReport,
@@ -35,12 +33,6 @@ pub(super) enum Stage {
 
 pub(super) struct Unit {
     pub(super) id: UnitId,
-    pub(super) shape: Shape,
-    pub(super) first: First,
-    /// `None` until the unit is started.
-    pub(super) run: Option<Run>,
-    /// Set if the unit is from an earlier run, and was not started in this one.
-    pub(super) saved: bool,
     pub(super) epoch: u64,
     /// Set to print the unit's inputs.
     pub(super) traces: bool,
@@ -50,7 +42,6 @@ pub(super) struct Unit {
     stream: Option<Cursor>,
     pub(super) fifo: DeltaFifo,
     pub(super) indexer: Indexer,
-    first_list: FirstList,
     absence: Absence,
     /// Reports of the reflector.
     reports: Vec<ReflectorReport>,
@@ -59,42 +50,22 @@ pub(super) struct Unit {
     pub(super) in_flight: Option<(Transaction, Stage)>,
 }
 
-/// Progress of a started unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Run {
-    Running,
-    /// The unit was asked to stop, and has journaled everything that it had read.
-    Stopped,
-}
-
 impl Unit {
-    /// Creates a unit like [`Informer::new`](crate::informer::Informer::new).
-    pub(super) fn new(id: UnitId, shape: Shape, first: First, config: ReflectorConfig, seed: Option<Seed>) -> Self {
-        let saved = matches!(seed, Some(Seed::Resume { saved: true, .. }));
-        let absence = if saved { Absence::begun() } else { Absence::default() };
-        let (objects, first_list, versions) = match seed {
-            None => (Vec::new(), FirstList::default(), None),
-            Some(Seed::Relist { objects, first_list }) => (objects, first_list, None),
-            Some(Seed::Resume { objects, store_version, resume_version, .. }) => {
-                (objects, FirstList::default(), Some((store_version, resume_version)))
-            }
-        };
-        let synced = versions.is_some();
-        let (store_version, resume_version) = versions.unwrap_or_default();
+    /// Creates a unit from the saved state of an earlier run.
+    pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[Object], reached: &Reached) -> Self {
+        let absence = if reached.synced { Absence::begun() } else { Absence::default() };
         let mut store = EvmapStore::new(7, []);
-        objects.iter().for_each(|object| store.put(object));
-        store.reach(Reached { generation: 1, store_version, resume_version, synced });
+        for object in objects {
+            store.put(object);
+        }
+        store.reach(Reached { generation: 1, ..reached.clone() });
         store.publish();
         let version = FieldPath::parse("metadata.resourceVersion").expect("it is a path");
         let ignored = Some(Arc::new(IgnoredPaths::new(&[version])));
         let indexer = Indexer::new(store, IndexerOptions { ignored, ..IndexerOptions::default() });
-        let indexer = indexer.with_first_list(first_list).with_absence(absence.clone());
-        Self {
+        let indexer = indexer.with_first_list(FirstList::default()).with_absence(absence.clone());
+        let mut unit = Self {
             id,
-            shape,
-            first,
-            run: None,
-            saved: false,
             epoch: 0,
             traces: false,
             config,
@@ -103,46 +74,17 @@ impl Unit {
             stream: None,
             fifo: DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), false),
             indexer,
-            first_list,
             absence,
             reports: Vec::new(),
             has_changed: false,
             in_flight: None,
-        }
-    }
-
-    pub(super) fn runs(&self) -> bool {
-        self.run == Some(Run::Running)
-    }
-
-    /// Returns the spec as the engine reconciles it.
-    pub(super) fn running(&self) -> RunningSpec {
-        let sound = self.runs() || self.run.is_none() && self.saved;
-        RunningSpec { id: self.id, spec: self.shape.spec(), first: self.first, sound, gone: false }
-    }
-
-    /// Returns the seed with which another unit of the same scope continues.
-    pub(super) fn seed(&self) -> Seed {
-        let objects = self.indexer.objects();
-        let Meta { synced, store_version, resume_version, .. } = self.indexer.store().meta().clone();
-        if synced {
-            Seed::Resume { objects, store_version, resume_version, saved: self.absence.lasts() }
-        } else {
-            Seed::Relist { objects, first_list: self.first_list }
-        }
-    }
-
-    pub(super) fn has_bodies(&self) -> bool {
-        self.indexer.store().meta().synced || self.first_list.bodies
-    }
-
-    pub(super) fn is_readable(&self) -> bool {
-        self.indexer.store().meta().synced || self.first_list.complete
+        };
+        unit.launch();
+        unit
     }
 
     /// Starts the stages from the published cache, as at each start of a unit.
     pub(super) fn launch(&mut self) {
-        self.run = Some(Run::Running);
         self.epoch += 1;
         let Meta { synced, resume_version, .. } = self.indexer.store().meta().clone();
         let start = match synced {
@@ -185,29 +127,22 @@ impl Unit {
     /// Executes the reflector's action; if `calm`, the server answers correctly.
     pub(super) fn advance(&mut self, site: &Site, lag: u64, now: &mut Duration, random: &mut Random, calm: bool) {
         let fails = !calm && random.chance(0.08);
-        // A seeded unit does not know the version of its objects yet, so an older first list would delete them.
-        let is_seeded = self.first_list.cause != Cause::Initial && !self.indexer.store().meta().synced;
-        let lag = if is_seeded { 0 } else { lag };
         match self.pending.clone() {
             ReflectorAction::Keep => self.feed(ReflectorInput::Start, *now),
             ReflectorAction::List(_) if fails => self.feed(ReflectorInput::Page(Err(disconnected())), *now),
-            ReflectorAction::List(request) if !calm && !is_seeded && is_whole(&request) && random.chance(0.3) => {
+            ReflectorAction::List(request) if !calm && is_whole(&request) && random.chance(0.3) => {
                 // a replica with an older version than requested
                 let any = ListRequest { resource_version: ResourceVersion::any(), ..request };
-                self.feed(ReflectorInput::Page(self.list(site, &any, 6)), *now);
+                self.feed(ReflectorInput::Page(site.collection.list(&any, 6, true)), *now);
             }
             ReflectorAction::List(request) => {
-                let answer = self.list(site, &request, if calm { 0 } else { lag });
+                let answer = site.collection.list(&request, if calm { 0 } else { lag }, true);
                 self.feed(ReflectorInput::Page(answer), *now);
             }
             ReflectorAction::OpenWatch(_) if fails => self.feed(ReflectorInput::Opened(Err(disconnected())), *now),
             ReflectorAction::OpenWatch(request) => {
                 let opened = site.collection.watch(&request, true, if calm { 0 } else { lag });
-                let shape = self.shape;
-                let opened = opened.map(|mut cursor| {
-                    cursor.initial.retain(|event| selects(shape, event));
-                    self.stream = Some(cursor);
-                });
+                let opened = opened.map(|cursor| self.stream = Some(cursor));
                 self.feed(ReflectorInput::Opened(opened), *now);
             }
             ReflectorAction::Read { .. } if fails => self.feed(ReflectorInput::Ended(Ok(())), *now),
@@ -215,7 +150,6 @@ impl Unit {
             ReflectorAction::Read { .. } => {
                 let cursor = self.stream.as_mut().expect("a read needs an open stream");
                 let mut batch = site.collection.poll(cursor, 1 + random.below(4));
-                batch.retain(|event| selects(self.shape, event));
                 if batch.is_empty() && (calm || random.chance(0.5)) {
                     batch.extend(site.collection.bookmark(cursor));
                 }
@@ -227,12 +161,6 @@ impl Unit {
             }
             ReflectorAction::Compare | ReflectorAction::Done => unreachable!("neither is left pending"),
         }
-    }
-
-    fn list(&self, site: &Site, request: &ListRequest, lag: u64) -> Result<ListPage, Failure> {
-        let mut page = site.collection.list(request, lag, true)?;
-        page.items.retain(|object| self.shape.covers(object.namespace()));
-        Ok(page)
     }
 
     /// Counts in `hits` how the unit continued after a stop.
@@ -262,22 +190,12 @@ impl Unit {
                 && at.version == site.collection.version()
                 && matches!(self.pending, ReflectorAction::Read { .. })
         });
-        self.runs() && at_end && self.fifo.is_empty() && self.in_flight.is_none()
+        at_end && self.fifo.is_empty() && self.in_flight.is_none()
     }
 
     /// Returns an object as readers of the cache see it.
     pub(super) fn lookup(&self, key: KeyRef<'_>) -> Option<Object> {
         self.indexer.store().reader().read(|snapshot| snapshot.get(key).cloned())
-    }
-}
-
-/// Returns true if the server sends an event to a unit of this shape.
-fn selects(shape: Shape, event: &WatchEvent) -> bool {
-    match event {
-        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
-            shape.covers(object.namespace())
-        }
-        _ => true,
     }
 }
 

@@ -59,7 +59,7 @@ impl Journal {
     /// Forgets a reader of the last run that was not opened again. Records that only this reader needed can be removed then.
     /// May block on the disk.
     pub fn forget_reader(&self, name: &str) {
-        self.inner.core().forget_reader(name);
+        self.inner.core().dormant.remove(name);
         if let Some(disk) = self.inner.disk() {
             disk.note(disk.store.remove_reader(name));
         }

@@ -79,11 +79,6 @@ impl MemoryJournal {
         self.readers.remove(&reader)?.name().map(str::to_owned)
     }
 
-    /// Forgets a reader of the last run that was not opened again.
-    pub(crate) fn forget_reader(&mut self, name: &str) {
-        self.dormant.remove(name);
-    }
-
     /// Returns the name that marks records for this reader alone: the reader's own name, or else `#` and its id.
     pub(crate) fn address(&self, reader: ReaderId) -> Box<str> {
         let name = self.readers.get(&reader).and_then(JournalReader::name);
