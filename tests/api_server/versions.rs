@@ -54,14 +54,14 @@ fn watches(engine: &Engine, plural: &str, version: &str) -> bool {
 /// Rule: X-5.
 #[test]
 fn removed_version_is_replaced_by_served_one() {
-    let Some(cluster) = Cluster::shared_or_skip("removed_version_is_replaced_by_served_one") else { return };
+    let Some(cluster) = Cluster::start_or_skip("removed_version_is_replaced_by_served_one", &[]) else { return };
     cluster.apply(&definition("movers", "Mover", &[("v1alpha1", true)]));
     cluster.apply(&object("Mover", "v1alpha1", "one"));
     let dir = tempfile::tempdir().expect("a temporary directory");
     let rest = "[resources.movers]\nmatch = [\"movers.acme.example\"]\n\
                 [resources.later]\nmatch = [\"waiters.v2.acme.example\"]\n";
     cluster.apply(&definition("waiters", "Waiter", &[("v1", true)]));
-    let engine = Engine::run(dir.path(), &config(cluster, dir.path(), rest));
+    let engine = Engine::run(dir.path(), &config(&cluster, dir.path(), rest));
     engine.wait_ready(Duration::from_mins(1));
     assert!(watches(&engine, "movers", "v1alpha1"), "{}", row(&engine, "movers"));
     assert_eq!(row(&engine, "waiters.v2.acme.example")["state"], "waiting");
@@ -83,7 +83,7 @@ fn removed_version_is_replaced_by_served_one() {
 /// Rules: T-1, X-5.
 #[test]
 fn dead_conversion_webhook_is_shown_at_first_answer() {
-    let Some(cluster) = Cluster::shared_or_skip("dead_conversion_webhook_is_shown_at_first_answer") else { return };
+    let Some(cluster) = Cluster::start_or_skip("dead_conversion_webhook_is_shown_at_first_answer", &[]) else { return };
     cluster.apply(&definition("brokens", "Broken", &[("v1alpha1", true)]));
     cluster.apply(&object("Broken", "v1alpha1", "one"));
     let mut converted = definition("brokens", "Broken", &[("v1", true), ("v1alpha1", true)]);
@@ -98,7 +98,7 @@ fn dead_conversion_webhook_is_shown_at_first_answer() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let rest = "[resources.all]\nmatch = [\"*.acme.example\"]\nexclude = [\"movers.acme.example\", \"waiters.acme.example\"]\n\
                 [supervision]\nready_after = \"10s\"\n";
-    let engine = Engine::run(dir.path(), &config(cluster, dir.path(), rest));
+    let engine = Engine::run(dir.path(), &config(&cluster, dir.path(), rest));
     engine.wait_for("shown", SOON, || row(&engine, "brokens")["lastError"].is_string());
     engine.wait_for_log("retrying");
     engine.wait_ready(SOON);
