@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Returns what a layer writes about an event whose name and message come from somebody else.
+    /// Returns what a layer writes about an event whose name and message another party has chosen.
     fn logged<L: Layer<Registry> + Send + Sync>(layer: impl FnOnce(Lines) -> L) -> String {
         let lines = Lines::default();
         let forged = "default/x\r\n12:00:00  INFO stopped\u{1b}[2J\u{7}\u{9b}2J\u{202e}\u{2028}";

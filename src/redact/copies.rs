@@ -6,7 +6,7 @@
 //! - It is JSON and has a value at a redacted path. This finds earlier values too.
 //! - It contains a redacted value of at least [`LONG`] bytes, plain or in base64.
 //! - It equals a shorter value. Only in Secrets, because elsewhere short values such as `true` are too common.
-//! - It is compressed, so nobody can look into it.
+//! - It is compressed: the search cannot read it.
 //!
 //! Strings in JSON and text in base64 are searched in the same way.
 

@@ -340,17 +340,9 @@ mod tests {
 
     #[test]
     fn uses_are_paths_with_elements_and_comparisons() {
-        let show = |used: &FieldUse| {
-            let step = |step: &PathStep| match step {
-                PathStep::Member(name) => name.to_string(),
-                PathStep::Each => "*".to_owned(),
-            };
-            let path: Vec<_> = used.path.iter().map(step).collect();
-            used.compared.as_ref().map_or_else(|| path.join("."), |text| format!("{}={text}", path.join(".")))
-        };
         let check = |expression: &str, expected: &[&str]| {
             let program = cel::Env::stdlib().compile(expression).expect(expression);
-            let uses: Vec<_> = Reads::of(program.expression()).uses.iter().map(show).collect();
+            let uses: Vec<_> = Reads::of(program.expression()).uses.iter().map(FieldUse::told).collect();
             assert_eq!(uses, expected, "{expression}");
         };
         check("type == 'added' && 'b' != type", &["type", "type=added", "type=b"]);

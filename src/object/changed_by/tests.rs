@@ -86,7 +86,7 @@ fn changed_values_decide_within_one_second() {
     check(data(2, 1, 1), "a");
     check(data(1, 2, 1), "b");
     check(data(2, 2, 1), ""); // of two writers
-    check(data(1, 1, 2), ""); // its owner wrote earlier, so somebody wrote it without an entry
+    check(data(1, 1, 2), ""); // its owner wrote earlier, so another client wrote it without an entry
     check(data(1, 1, 1), "");
     check(json!({ "data": { "x": 1, "z": 1 } }), ""); // a removed value has no owner
 }
