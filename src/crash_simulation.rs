@@ -1,21 +1,28 @@
-//! Crashes between any two effects of the engine's state machines: append, fsync, publish, release, send, acknowledge, save.
+//! Crashes between any two effects of the engine's state machines: append, fsync, publish, release, send, acknowledge, save, and
+//! the steps of a reload.
 //!
-//! The real state machines (reflector, queue, cache, journal, delivery) run over models of an API server, a disk and
-//! recording sinks. They run one step at a time, in an order given by a seed. After a crash the disk has all synced writes,
-//! and a random number of the oldest unsynced writes. The next start continues from there. The sinks check each accepted
-//! event, and their final state:
+//! The real state machines (reflector, queue, cache, journal, routes, reconciliation, delivery) run over models of an API server,
+//! a disk and recording sinks. They run one step at a time, in an order given by a seed. After a crash the disk has all synced
+//! writes, and a random number of the oldest unsynced writes. The next start continues from there.
 //!
-//! - I1: The state equals the server's, except for ignored updates, which only the cache and the saved state show.
-//!   An object reported as deleted is deleted.
-//! - I2: Without repeated ids the order is: added, updated …, deleted.
+//! In most seeds the configuration changes too: while the process runs, just before a crash, and between two runs. Handlers are
+//! added, removed, or take other entries. Types get other options, other namespaces or another entry, so their units are replaced.
+//!
+//! The sinks check each accepted event, and their final state:
+//!
+//! - I1: The state equals the server's, for the types and namespaces that the handler takes in the end. Ignored updates are an
+//!   exception: only the cache and the saved state show them. An object reported as deleted is deleted.
+//! - I2: The order of an object's events is: added, updated …, deleted or removed.
 //! - I3: Events come in sequence. An event is in the cache before it is delivered, and with `fsync = "group"` also durable.
-//! - I4: An acknowledged and saved event is not repeated. Every event that was journaled and not lost is delivered.
+//! - I4: An acknowledged and saved event is not repeated. Every event that was journaled for a handler and not lost is delivered.
 //! - Ids: Each change has one id.
+//! - Routes: A handler gets no event of a unit that was never on its route.
 //!
 //! `DELTABUS_SEEDS`, or `PROPTEST_CASES`, sets the number of seeds; `DELTABUS_SEED=N` runs one seed and prints its steps.
 
-mod disk;
+mod configuration;
 mod consumer;
+mod disk;
 mod sink;
 mod site;
 mod unit;
@@ -31,7 +38,8 @@ use std::{
 use self::world::World;
 use crate::journal::{Fsync, Record};
 
-const UNITS: u32 = 2;
+/// Number of types.
+const UNITS: usize = 2;
 const HANDLERS: usize = 3;
 /// Number of steps of one seed before the final phase.
 const STEPS: usize = 500;
@@ -97,6 +105,33 @@ const EXPECTED: &[&str] = &[
     "an ignored update is lost with the tail",
     "crash: within a merge",
     "crash: merged, not durable",
+    "reload",
+    "reload: between two runs",
+    "reload: a handler is added",
+    "reload: a handler is removed",
+    "reload: a route changes",
+    "a unit is replaced",
+    "a type moves to another entry",
+    "a unit has several heirs",
+    "a unit has several predecessors",
+    "a first list ends before its unit is replaced",
+    "objects leave with their unit",
+    "a reader of only the old entry is dropped",
+    "a join with records",
+    "a join without records",
+    "a leave with records",
+    "a leave without records",
+    "a unit moves a reader before its start",
+    "a change of units waits for the journal",
+    "start: heirs replace a unit",
+    "start: an heir is incomplete",
+    "crash: within a reload",
+    "crash: a reader waits for a unit",
+    "crash: a reader waits for a first list",
+    "crash: a join or leave is not durable",
+    "crash: new units are created",
+    "crash: a part of a seed is stored",
+    "crash: within a change of units",
 ];
 
 fn run(seed: u64, fsync: Fsync, hits: &mut Hits, traces: bool) {

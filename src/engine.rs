@@ -25,7 +25,7 @@ pub mod reconcile;
 mod redaction;
 pub mod rediscovery;
 pub mod reload;
-mod restore;
+pub(crate) mod restore;
 mod rights;
 mod rows;
 mod running;

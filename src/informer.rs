@@ -34,7 +34,7 @@ use crate::{
         view,
         writer::{IndexerWriter, finish, recover},
     },
-    journal::{AppendError, Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
+    journal::{AppendError, Journal, Move, NotWritable, UnitId},
     list_watch::{
         ListWatch,
         kube::Scope,
@@ -97,6 +97,9 @@ pub enum Seed {
     Relist {
         /// Objects in the scope of the unit.
         objects: Vec<Object>,
+        /// Newest version of the caches that contained the objects. The first list must not be older, because it would delete newer
+        /// objects. Unset if no version is known.
+        version: ResourceVersion,
         /// Cause of the differences, and properties of the cache that contained the objects.
         first_list: FirstList,
     },
@@ -159,25 +162,24 @@ impl Informer {
         seed: Option<Seed>,
     ) -> Self {
         let is_saved = matches!(seed, Some(Seed::Resume { saved: true, .. }));
+        let resumed = matches!(seed, Some(Seed::Resume { .. }));
         let absence = if is_saved { Absence::begun() } else { Absence::default() };
-        let (objects, first_list, versions) = match seed {
-            None => (Vec::new(), FirstList::default(), None),
-            Some(Seed::Relist { objects, first_list }) => {
+        let (objects, first_list, (store_version, resume_version)) = match seed {
+            None => (Vec::new(), FirstList::default(), Default::default()),
+            Some(Seed::Relist { objects, version, first_list }) => {
                 // Another unit admitted these objects: they may contain values that must be redacted now.
                 let objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
-                (objects, first_list, None)
+                (objects, first_list, (version, ResourceVersion::unset()))
             }
             Some(Seed::Resume { objects, store_version, resume_version, .. }) => {
-                (objects, FirstList::default(), Some((store_version, resume_version)))
+                (objects, FirstList::default(), (store_version, resume_version))
             }
         };
         let mut store = EvmapStore::new(rand::random(), options.indexers.clone());
-        let resumed = versions.is_some();
-        if !objects.is_empty() || resumed {
+        if !objects.is_empty() || resumed || !store_version.is_unset() {
             for object in &objects {
                 put_kept(&mut store, &options.indexer.keep, object);
             }
-            let (store_version, resume_version) = versions.unwrap_or_default();
             store.reach(Reached { generation: 1, store_version, resume_version, synced: resumed });
             store.publish();
         }
@@ -231,7 +233,7 @@ impl Informer {
         if synced {
             Seed::Resume { objects, store_version, resume_version, saved: self.absence.lasts() }
         } else {
-            Seed::Relist { objects, first_list: self.first_list }
+            Seed::Relist { objects, version: store_version, first_list: self.first_list }
         }
     }
 
@@ -261,13 +263,6 @@ impl Informer {
             journal.release(ticket);
             Ok(())
         })
-    }
-
-    /// Appends `changes` for one reader of the journal. After these changes, the reader gets nothing more from this unit: see
-    /// [`Journal::cross`]. Call it before [`Informer::retire`], when the actors have ended for good. An error changes nothing.
-    pub fn dismiss(&self, journal: &Journal, reader: ReaderId, changes: &[Change]) -> Result<(), NotWritable> {
-        let leave = Move { reader, kind: MoveKind::Leave };
-        self.end(journal, |epoch| journal.cross(leave, self.id, epoch, changes, Timestamp::now()))
     }
 
     /// Makes a reader join or leave the unit while no actor of the unit runs: before the first start, or after the last stop. See
@@ -329,11 +324,11 @@ impl Informer {
         let source = Scoped::wrap(source, &self.options.gate);
         let mut lease = self.lease(epoch, &shared.journal).ok_or("another start is in progress")?;
 
-        let Meta { synced, resume_version, .. } = lease.indexer().store().meta().clone();
+        let Meta { synced, store_version, resume_version, .. } = lease.indexer().store().meta().clone();
         let start = match synced {
             true if self.absence.lasts() => ReflectorStart::Saved(resume_version),
             true => ReflectorStart::Resume(resume_version),
-            false => ReflectorStart::Fresh,
+            false => ReflectorStart::Fresh(store_version),
         };
         let keep = &self.options.indexer.keep;
         let fifo = DeltaFifo::new(self.options.order, self.objects().into_iter(), synced).keeping(keep.clone());

@@ -192,6 +192,17 @@ impl ResourceVersion {
         self.compare_text(&other.0)
     }
 
+    /// Returns the newest of several versions. Unset versions do not count. If two versions cannot be compared, the later one in the
+    /// sequence counts.
+    pub fn newest(versions: impl IntoIterator<Item = Self>) -> Self {
+        let newer = |one: Self, other: Self| match one.compare(&other) {
+            Some(Ordering::Greater) => one,
+            _ if other.is_unset() => one,
+            _ => other,
+        };
+        versions.into_iter().fold(Self::unset(), newer)
+    }
+
     /// Compares with a version given as text; see [`ResourceVersion::compare`].
     pub(crate) fn compare_text(&self, other: &str) -> Option<Ordering> {
         let comparable = |v: &str| !v.is_empty() && !v.starts_with('0') && v.bytes().all(|byte| byte.is_ascii_digit());
@@ -557,6 +568,14 @@ mod tests {
     }
 
     /// Rule: LW-5.
+    #[test]
+    fn newest_version_is_never_unset_one() {
+        let newest = |versions: &[&str]| ResourceVersion::newest(versions.iter().map(|version| (*version).into()));
+        assert_eq!(newest(&["", "9", "10", "8", ""]).as_str(), "10");
+        assert_eq!(newest(&["abc", "7"]).as_str(), "7", "they cannot be compared");
+        assert!(newest(&[]).is_unset());
+    }
+
     #[test]
     fn paths_distinguish_core_and_grouped_types() {
         let pods = ResourceType {

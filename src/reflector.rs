@@ -135,11 +135,10 @@ pub struct ReflectorConfig {
 }
 
 /// Start of a reflector.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReflectorStart {
-    /// Start with the initial state.
-    #[default]
-    Fresh,
+    /// Start with the initial state, which must not be older than this version. Unset if no state is known.
+    Fresh(ResourceVersion),
     /// Start with a watch from the version of the store, for a restarted unit. If that version is unusable (unset or
     /// `"0"`), start with the initial state.
     Resume(ResourceVersion),
@@ -290,14 +289,12 @@ struct Turn {
 impl Reflector {
     /// Creates a reflector. Its first input is [`ReflectorInput::Start`].
     pub(crate) fn new(config: ReflectorConfig, start: ReflectorStart) -> Self {
-        let (last, check) = match start {
-            ReflectorStart::Fresh => (ResourceVersion::unset(), false),
-            ReflectorStart::Resume(version) => (version, false),
-            ReflectorStart::Saved(version) => (version, true),
-        };
+        let (check, has_listed) =
+            (matches!(start, ReflectorStart::Saved(_)), !matches!(start, ReflectorStart::Fresh(_)));
+        let (ReflectorStart::Fresh(last) | ReflectorStart::Resume(last) | ReflectorStart::Saved(last)) = start;
         let last = Some(last).filter(stream::is_usable).unwrap_or_default();
         Self {
-            has_listed: !last.is_unset(),
+            has_listed: has_listed && !last.is_unset(),
             last,
             state: State::Idle { check },
             unavailable: false,

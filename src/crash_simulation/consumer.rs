@@ -41,6 +41,8 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub(super) reader: ReaderId,
+    /// Number of the sink.
+    pub(super) sink: usize,
     pub(super) core: HandlerCore,
     /// The action requested by the state machine, not executed yet.
     pub(super) wanted: Option<HandlerAction>,
@@ -72,12 +74,13 @@ pub(super) enum Progress {
 }
 
 impl Consumer {
-    pub(super) fn new(reader: ReaderId, schedule: ScheduleOptions) -> Self {
+    pub(super) fn new(reader: ReaderId, sink: usize, schedule: ScheduleOptions) -> Self {
         let millis = Duration::from_millis;
         let retry = RetryPolicy { initial: millis(1), max: millis(100), jitter: false, give_up_after: Duration::MAX };
         let options = CoreOptions { schedule, retry, rate: None, is_async: true, patience: Duration::ZERO };
         Self {
             reader,
+            sink,
             core: HandlerCore::new(options),
             wanted: None,
             calls: Vec::new(),

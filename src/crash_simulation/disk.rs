@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use super::{HANDLERS, RecordName};
+use super::RecordName;
 use crate::{
     change::{Change, Reached},
     journal::{
         Fsync, Record, Sequence, UnitId,
         compaction::testing::{Entry, Step},
-        store::{Head, Recovered, StoredReader, StoredUnit},
+        store::{Head, NOBODY, Recovered, StoredReader, StoredUnit},
     },
     object::Object,
 };
+
+/// For each handler, by name: its sink, and the number of acknowledgements that its saved position includes.
+pub(super) type Settled = BTreeMap<String, (usize, usize)>;
 
 /// One atomic write.
 #[derive(Clone, Debug)]
@@ -22,12 +25,15 @@ pub(super) enum Write {
     Append {
         unit: UnitId,
         records: Vec<Record>,
-        reached: Reached,
+        /// Name of the only reader that gets the records.
+        only: Option<String>,
+        reached: Option<Reached>,
     },
-    /// Positions of readers, and for each handler the number of acknowledgements that its position includes.
-    Readers(Vec<StoredReader>, [usize; HANDLERS]),
-    /// A compaction step for a handler, the resulting reader state, the handler's index and its number of acknowledgements.
-    Compacted(Step, StoredReader, (usize, usize)),
+    /// Positions of readers.
+    Readers(Vec<StoredReader>, Settled),
+    RemoveReader(String),
+    /// A compaction step for a handler, and the resulting reader state.
+    Compacted(Step, StoredReader, Settled),
     /// Removal of the records before this one.
     Remove(u64),
     Clean,
@@ -39,13 +45,14 @@ pub(super) struct Content {
     pub(super) journal_id: u64,
     pub(super) clean: bool,
     pub(super) first: u64,
-    pub(super) records: BTreeMap<u64, Record>,
+    /// Records, each with the name of the only reader that gets it.
+    pub(super) records: BTreeMap<u64, (Record, Option<String>)>,
     pub(super) units: BTreeMap<UnitId, StoredUnit>,
     objects: BTreeMap<UnitId, BTreeMap<String, Object>>,
-    readers: BTreeMap<String, StoredReader>,
+    pub(super) readers: BTreeMap<String, StoredReader>,
     /// Each reader's compacted entries.
     pub(super) entries: BTreeMap<String, BTreeMap<u64, Entry>>,
-    pub(super) settled: [usize; HANDLERS],
+    pub(super) settled: Settled,
 }
 
 impl Content {
@@ -53,38 +60,48 @@ impl Content {
         match write {
             Write::Begin(journal_id) => (self.journal_id, self.clean) = (*journal_id, false),
             Write::Unit(unit) => drop(self.units.insert(unit.id, unit.clone())),
-            Write::Append { unit, records, reached } => {
-                let objects = self.objects.entry(*unit).or_default();
+            Write::Append { unit, records, only, reached } => {
                 for record in records {
-                    match (&record.change, record.object()) {
-                        (Change::Deleted { .. } | Change::Removed { .. }, Some(object)) => {
-                            objects.remove(object.name());
-                        }
-                        (_, Some(object)) => drop(objects.insert(object.name().to_owned(), object.clone())),
-                        (_, None) => {}
+                    if only.as_deref().is_none_or(|only| only == NOBODY) {
+                        self.change(*unit, record);
                     }
-                    self.records.insert(record.sequence.0, record.clone());
+                    self.records.insert(record.sequence.0, (record.clone(), only.clone()));
                 }
-                self.units.get_mut(unit).expect("a unit is known before it appends").reached = reached.clone();
+                let unit = self.units.get_mut(unit).expect("a unit is known before it appends");
+                unit.reached = reached.clone().unwrap_or_else(|| unit.reached.clone());
             }
             Write::Readers(states, settled) => {
                 for state in states {
                     self.put_reader(state);
                 }
-                self.settled = *settled;
+                self.settled.extend(settled.clone());
             }
-            Write::Compacted(step, state, (handler, settled)) => {
+            Write::RemoveReader(name) => {
+                self.readers.remove(name);
+                self.entries.remove(name);
+                self.settled.remove(name);
+            }
+            Write::Compacted(step, state, settled) => {
                 let entries = self.entries.entry(state.name.clone()).or_default();
                 entries.retain(|place, _| !step.superseded.contains(*place));
                 entries.extend(step.entries.clone());
                 self.put_reader(state);
-                self.settled[*handler] = *settled;
+                self.settled.extend(settled.clone());
             }
             Write::Remove(before) => {
                 self.records = self.records.split_off(before);
                 self.first = *before;
             }
             Write::Clean => self.clean = true,
+        }
+    }
+
+    fn change(&mut self, unit: UnitId, record: &Record) {
+        let objects = self.objects.entry(unit).or_default();
+        match (&record.change, record.object()) {
+            (Change::Deleted { .. } | Change::Removed { .. }, Some(object)) => drop(objects.remove(object.name())),
+            (_, Some(object)) => drop(objects.insert(object.name().to_owned(), object.clone())),
+            (_, None) => {}
         }
     }
 
@@ -98,7 +115,7 @@ impl Content {
     /// Reads a pending record of a reader.
     pub(super) fn load(&self, reader: &str, place: u64) -> Option<Record> {
         let entry = self.entries.get(reader).and_then(|entries| entries.get(&place)).map(|(record, ..)| record);
-        entry.or_else(|| self.records.get(&place)).cloned()
+        entry.or_else(|| self.records.get(&place).map(|(record, _)| record)).cloned()
     }
 
     /// Returns the objects of a unit, in order.
@@ -110,7 +127,8 @@ impl Content {
     pub(super) fn has(&self, (birth, sequence): RecordName) -> bool {
         let mut entries = self.entries.values().filter_map(|entries| entries.get(&sequence));
         let is_it = |record: &Record| record.time_micros == birth;
-        self.records.get(&sequence).is_some_and(is_it) || entries.any(|(record, ..)| is_it(record))
+        self.records.get(&sequence).is_some_and(|(record, _)| is_it(record))
+            || entries.any(|(record, ..)| is_it(record))
     }
 
     /// Returns the input for restoring a journal.
@@ -178,6 +196,6 @@ impl Disk {
 }
 
 /// Returns the head of a record in its stored form.
-pub(super) fn head(record: &Record) -> Head<'_> {
-    Head::of(&record.change, record.unit, record.sequence.0, record.time_micros, None)
+pub(super) fn head((record, only): &(Record, Option<String>)) -> Head<'_> {
+    Head::of(&record.change, record.unit, record.sequence.0, record.time_micros, only.as_deref())
 }

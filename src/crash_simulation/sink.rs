@@ -3,13 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    RecordName, name_of,
+    RecordName,
+    configuration::Shape,
+    name_of,
     site::{Site, version_of},
 };
-use crate::{change::Change, cloud_event, journal::ChangeKind, notification::Event, object::Object};
+use crate::{
+    change::{Cause, Change},
+    cloud_event,
+    journal::{ChangeKind, UnitId},
+    notification::Event,
+    object::Object,
+};
 
-/// Name of an object: its unit and its name.
-pub(super) type Place = (u32, String);
+/// Name of an object: its type and its name.
+pub(super) type Place = (usize, String);
 
 /// Meaning of an event, independent of its id: the uid, the version, and the kind of change.
 type Meaning = (String, Option<u64>, ChangeKind);
@@ -25,31 +33,45 @@ pub(super) struct Known {
 /// State of the world while an event is accepted.
 pub(super) struct Surroundings<'a> {
     pub(super) sites: &'a [Site],
+    pub(super) homes: &'a BTreeMap<UnitId, Shape>,
     pub(super) journal_id: u64,
-    /// Records that were acknowledged, and saved before a crash or a stop.
-    pub(super) settled: &'a [RecordName],
     /// Records that a crash has lost.
     pub(super) lost: &'a BTreeSet<RecordName>,
-    /// Objects of first lists: unit and uid.
-    pub(super) listed: &'a BTreeSet<(u32, String)>,
+    /// Objects of first lists: type and uid.
+    pub(super) listed: &'a BTreeSet<(usize, String)>,
 }
 
-/// The sink of one handler.
+/// The sink of one handler, from its addition to its removal. A handler that is added again has another sink.
 #[derive(Debug, Default)]
 pub(super) struct Sink {
+    pub(super) handler: usize,
     /// Set when the handler skips the objects of first lists.
     pub(super) skips: bool,
-    /// Accepted ids, with their unit.
-    seen: BTreeMap<(u32, String), Meaning>,
-    ids: BTreeMap<(u32, Meaning), String>,
+    /// Set when no handler delivers to the sink any more.
+    pub(super) is_over: bool,
+    /// Units that were on the handler's route at some time.
+    pub(super) allowed: BTreeSet<UnitId>,
+    /// Units that append records for the handler now.
+    pub(super) joined: BTreeSet<UnitId>,
+    /// Objects that a unit had when the handler joined it without records: type and uid, with the version.
+    pub(super) unseen: BTreeMap<(usize, String), u64>,
+    /// Acknowledged records, in order; after a crash only the saved ones.
+    pub(super) acknowledged: Vec<RecordName>,
+    /// Records that were merged into another record.
+    pub(super) merged: BTreeSet<RecordName>,
+    /// States that a lost record has shown: type, uid, and the version of the content.
+    pub(super) shown_and_lost: BTreeSet<(usize, String, u64)>,
+    /// Accepted ids, with their type. A removal of an object clears the object's other ids, because it may come back with them.
+    seen: BTreeMap<(usize, String), Meaning>,
+    ids: BTreeMap<(usize, Meaning), String>,
     /// Event at each position of a journal.
-    places: BTreeMap<(u64, u64), (u32, String)>,
+    places: BTreeMap<(u64, u64), (usize, String)>,
     /// Position and record of the last new event of an object.
     last: BTreeMap<Place, ((u64, u64), RecordName)>,
-    /// Objects with an event after a lost record, until they are added or deleted. The lost event may be repeated later with its
+    /// Objects with an event after a lost record, until they are added or gone. The lost event may be repeated later with its
     /// id, and is then dropped.
     pub(super) disordered: BTreeSet<Place>,
-    /// State after dropping events with a repeated id.
+    /// State after dropping repeated events: those with a repeated id, except the objects of a join or leave.
     pub(super) objects: BTreeMap<Place, Known>,
     /// State without dropping events.
     pub(super) plain: BTreeMap<Place, Known>,
@@ -59,21 +81,40 @@ pub(super) struct Sink {
 }
 
 impl Sink {
+    pub(super) fn new(handler: usize, skips: bool) -> Self {
+        Self { handler, skips, ..Self::default() }
+    }
+
     /// Accepts an event; returns true if it is a repetition.
     pub(super) fn accept(&mut self, event: &Event, around: &Surroundings<'_>) -> bool {
-        let (unit, name, sequence) = (event.record.unit.0, name_of(&event.record), event.record.sequence.0);
-        let id = (unit, cloud_event::id(event));
+        let (name, sequence) = (name_of(&event.record), event.record.sequence.0);
+        let site = around.homes[&event.record.unit].site;
+        let id = (site, cloud_event::id(event));
         self.deliveries += 1;
-        assert!(!around.settled.contains(&name), "I4: {id:?} was acknowledged and saved, and comes again");
+        assert!(!self.is_over, "the handler was removed: {id:?}");
+        assert!(!self.acknowledged.contains(&name), "I4: {id:?} was acknowledged and saved, and comes again");
+        let is_of_type = |unit: &UnitId| around.homes.get(unit).is_some_and(|shape| shape.site == site);
+        let is_allowed = match event.record.change {
+            Change::Synced { .. } => self.allowed.iter().any(is_of_type),
+            _ => self.allowed.contains(&event.record.unit),
+        };
+        assert!(is_allowed, "{id:?} is of {:?}, which was never on the route", event.record.unit);
         let is_again = !self.accepted.insert(name);
         let at_place = self.places.entry((around.journal_id, sequence)).or_insert_with(|| id.clone());
         assert_eq!(*at_place, id, "I3: two events at one place {sequence} of journal {}", around.journal_id);
         let Some(object) = event.record.object() else { return is_again };
-        let is_repeated = self.note_id(&id, event, object);
-        check_truth(event, object, &around.sites[unit as usize]);
-        let place = (unit, object.name().to_owned());
+        let is_known_id = self.note_id(&id, event, object);
+        check_truth(event, object, &around.sites[site]);
+        let place = (site, object.name().to_owned());
         apply(&mut self.plain, &place, event, object);
-        if is_repeated {
+        let is_removal = matches!(event.record.change, Change::Removed { .. });
+        // A compaction may merge a removal that was sent already with a later addition and removal.
+        let is_merged = is_removal && !self.objects.contains_key(&place);
+        let is_of_move = matches!(event.record.change.cause(), Some(Cause::Reload | Cause::Replay)) && !is_merged;
+        if is_removal {
+            self.seen.retain(|known, (uid, ..)| *known == id || (known.0, uid.as_str()) != (site, object.uid()));
+        }
+        if is_again || is_known_id && !is_of_move {
             return true;
         }
         let position = (around.journal_id, sequence);
@@ -85,7 +126,7 @@ impl Sink {
         }
         if !self.disordered.contains(&place) {
             self.check_kind(&place, event, object, around);
-        } else if matches!(event.record.change, Change::Added { .. } | Change::Deleted { .. }) {
+        } else if event.record.is_gone() || matches!(event.record.change, Change::Added { .. }) {
             self.disordered.remove(&place);
         }
         apply(&mut self.objects, &place, event, object);
@@ -93,7 +134,7 @@ impl Sink {
     }
 
     /// Returns true if the id is a repetition. It must then have the same meaning.
-    fn note_id(&mut self, id: &(u32, String), event: &Event, object: &Object) -> bool {
+    fn note_id(&mut self, id: &(usize, String), event: &Event, object: &Object) -> bool {
         let kind = match ChangeKind::of(&event.record.change) {
             ChangeKind::Added | ChangeKind::Updated => ChangeKind::Updated,
             kind => kind,
@@ -109,20 +150,25 @@ impl Sink {
 
     /// Checks the order of event kinds (I2).
     fn check_kind(&self, place: &Place, event: &Event, object: &Object, around: &Surroundings<'_>) {
-        let known = self.objects.get(place);
-        let listed = self.skips && around.listed.contains(&(place.0, object.uid().to_owned()));
-        match (&event.record.change, known) {
-            (Change::Added { .. }, known) => assert_eq!(known, None, "I2: {place:?} is added twice"),
+        let of_object = (place.0, object.uid().to_owned());
+        let is_unseen = self.unseen.contains_key(&of_object) || self.skips && around.listed.contains(&of_object);
+        match (&event.record.change, self.objects.get(place)) {
+            (Change::Added { .. }, known) => assert_eq!(known, None, "I2: {place:?} is added twice: {event:?}"),
             (Change::Updated { .. }, Some(known)) => {
                 assert_eq!(known.uid, object.uid(), "I2: another object is updated");
                 assert!(known.version < version_of(object), "I2: {place:?} goes back in time from {known:?}");
             }
-            (Change::Deleted { .. }, Some(known)) => {
-                assert_eq!(known.uid, object.uid(), "I2: another object is deleted");
+            (Change::Deleted { .. } | Change::Removed { cause: Cause::Reload, .. }, Some(known)) => {
+                assert_eq!(known.uid, object.uid(), "I2: another object is deleted or removed");
             }
-            (change, None) => assert!(listed, "I2: {place:?} was not added: {change:?}"),
+            (change, None) => assert!(is_unseen, "I2: {place:?} was not added: {change:?}"),
             (change, _) => panic!("unexpected change {change:?}"),
         }
+    }
+
+    /// Returns true if the last event of an object was of a record that a crash has lost.
+    pub(super) fn is_last_lost(&self, place: &Place, lost: &BTreeSet<RecordName>) -> bool {
+        self.last.get(place).is_some_and(|(_, record)| lost.contains(record))
     }
 }
 
@@ -139,7 +185,7 @@ fn check_truth(event: &Event, object: &Object, site: &Site) {
 }
 
 fn apply(objects: &mut BTreeMap<Place, Known>, place: &Place, event: &Event, object: &Object) {
-    if matches!(event.record.change, Change::Deleted { .. }) {
+    if event.record.is_gone() {
         objects.remove(place);
     } else {
         let by = name_of(&event.record);

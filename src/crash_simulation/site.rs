@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::configuration::NAMESPACES;
 use crate::{
     list_watch::WatchEvent,
     object::Object,
@@ -10,6 +11,8 @@ use crate::{
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// Names of the objects in the second namespace.
+const OTHER_NAMES: [&str; 2] = ["c", "d"];
 
 /// One object, from its creation to its deletion.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +34,7 @@ impl Life {
     }
 }
 
-/// The server's state for one unit.
+/// The server's state for one type.
 #[derive(Debug, Default)]
 pub(super) struct Site {
     pub(super) collection: Collection,
@@ -42,7 +45,8 @@ pub(super) struct Site {
 
 impl Site {
     pub(super) fn new() -> Self {
-        let mut site = Self::default();
+        let collection = Collection::default().with_namespace(NAMESPACES[1], &OTHER_NAMES);
+        let mut site = Self { collection, ..Self::default() };
         site.seen.version = site.collection.version();
         site
     }

@@ -2,16 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Hits, site::Site};
+use super::{Hits, configuration::Shape, site::Site};
 use crate::{
     change::Reached,
     delta_fifo::{DeltaFifo, QueueOrder},
+    engine::reconcile::{First, RunningSpec},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
         store::{EvmapStore, Meta, ReadStore as _},
     },
+    informer::Seed,
     journal::{Ticket, UnitId},
-    list_watch::{Failure, ListRequest},
+    list_watch::{Failure, ListPage, ListRequest, WatchEvent},
     object::{FieldPath, IgnoredPaths, KeyRef, Object, ResourceVersion},
     reflector::{
         EndCause, Reflector, ReflectorAction, ReflectorConfig, ReflectorEvent, ReflectorInput, ReflectorReport,
@@ -33,6 +35,12 @@ pub(super) enum Stage {
 
 pub(super) struct Unit {
     pub(super) id: UnitId,
+    pub(super) shape: Shape,
+    pub(super) first: First,
+    /// `None` until the unit is started.
+    pub(super) run: Option<Run>,
+    /// Set if the unit is from an earlier run, and was not started in this one.
+    pub(super) saved: bool,
     pub(super) epoch: u64,
     /// Set to print the unit's inputs.
     pub(super) traces: bool,
@@ -42,6 +50,7 @@ pub(super) struct Unit {
     stream: Option<Cursor>,
     pub(super) fifo: DeltaFifo,
     pub(super) indexer: Indexer,
+    first_list: FirstList,
     absence: Absence,
     /// Reports of the reflector.
     reports: Vec<ReflectorReport>,
@@ -50,47 +59,100 @@ pub(super) struct Unit {
     pub(super) in_flight: Option<(Transaction, Stage)>,
 }
 
+/// Progress of a started unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    Running,
+    /// The unit was asked to stop, and has journaled everything that it had read.
+    Stopped,
+}
+
 impl Unit {
-    /// Creates a unit from the saved state of an earlier run.
-    pub(super) fn restored(id: UnitId, config: ReflectorConfig, objects: &[Object], reached: &Reached) -> Self {
-        let absence = if reached.synced { Absence::begun() } else { Absence::default() };
+    /// Creates a unit like [`Informer::new`](crate::informer::Informer::new).
+    pub(super) fn new(id: UnitId, shape: Shape, first: First, config: ReflectorConfig, seed: Option<Seed>) -> Self {
+        let saved = matches!(seed, Some(Seed::Resume { saved: true, .. }));
+        let synced = matches!(seed, Some(Seed::Resume { .. }));
+        let absence = if saved { Absence::begun() } else { Absence::default() };
+        let (objects, first_list, (store_version, resume_version)) = match seed {
+            None => (Vec::new(), FirstList::default(), Default::default()),
+            Some(Seed::Relist { objects, version, first_list }) => {
+                (objects, first_list, (version, ResourceVersion::unset()))
+            }
+            Some(Seed::Resume { objects, store_version, resume_version, .. }) => {
+                (objects, FirstList::default(), (store_version, resume_version))
+            }
+        };
         let mut store = EvmapStore::new(7, []);
-        for object in objects {
+        for object in &objects {
             store.put(object);
         }
-        store.reach(Reached { generation: 1, ..reached.clone() });
+        store.reach(Reached { generation: 1, store_version, resume_version, synced });
         store.publish();
         let version = FieldPath::parse("metadata.resourceVersion").expect("it is a path");
         let ignored = Some(Arc::new(IgnoredPaths::new(&[version])));
         let indexer = Indexer::new(store, IndexerOptions { ignored, ..IndexerOptions::default() });
-        let indexer = indexer.with_first_list(FirstList::default()).with_absence(absence.clone());
-        let mut unit = Self {
+        let indexer = indexer.with_first_list(first_list).with_absence(absence.clone());
+        Self {
             id,
+            shape,
+            first,
+            run: None,
+            saved: false,
             epoch: 0,
             traces: false,
             config,
-            reflector: Reflector::new(config, ReflectorStart::Fresh),
+            reflector: Reflector::new(config, ReflectorStart::Fresh(ResourceVersion::unset())),
             pending: ReflectorAction::Keep,
             stream: None,
             fifo: DeltaFifo::new(QueueOrder::Stream, std::iter::empty(), false),
             indexer,
+            first_list,
             absence,
             reports: Vec::new(),
             has_changed: false,
             in_flight: None,
-        };
-        unit.launch();
-        unit
+        }
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.run == Some(Run::Running)
+    }
+
+    /// Returns the spec as the engine reconciles it.
+    pub(super) fn running(&self) -> RunningSpec {
+        let sound = self.runs() || self.run.is_none() && self.saved;
+        let first = if self.indexer.store().meta().synced { First::Done } else { self.first };
+        RunningSpec { id: self.id, spec: self.shape.spec(), first, sound, gone: false }
+    }
+
+    /// Returns the seed with which another unit of the same scope continues.
+    pub(super) fn seed(&self) -> Seed {
+        let objects = self.indexer.objects();
+        let Meta { synced, store_version, resume_version, .. } = self.indexer.store().meta().clone();
+        if synced {
+            Seed::Resume { objects, store_version, resume_version, saved: self.absence.lasts() }
+        } else {
+            Seed::Relist { objects, version: store_version, first_list: self.first_list }
+        }
+    }
+
+    pub(super) fn has_bodies(&self) -> bool {
+        self.indexer.store().meta().synced || self.first_list.bodies
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.indexer.store().meta().synced || self.first_list.complete
     }
 
     /// Starts the stages from the published cache, as at each start of a unit.
     pub(super) fn launch(&mut self) {
+        self.run = Some(Run::Running);
         self.epoch += 1;
-        let Meta { synced, resume_version, .. } = self.indexer.store().meta().clone();
+        let Meta { synced, store_version, resume_version, .. } = self.indexer.store().meta().clone();
         let start = match synced {
             true if self.absence.lasts() => ReflectorStart::Saved(resume_version),
             true => ReflectorStart::Resume(resume_version),
-            false => ReflectorStart::Fresh,
+            false => ReflectorStart::Fresh(store_version),
         };
         self.fifo = DeltaFifo::new(QueueOrder::Stream, self.indexer.objects().into_iter(), synced);
         self.reflector = Reflector::new(self.config, start);
@@ -133,16 +195,20 @@ impl Unit {
             ReflectorAction::List(request) if !calm && is_whole(&request) && random.chance(0.3) => {
                 // a replica with an older version than requested
                 let any = ListRequest { resource_version: ResourceVersion::any(), ..request };
-                self.feed(ReflectorInput::Page(site.collection.list(&any, 6, true)), *now);
+                self.feed(ReflectorInput::Page(self.list(site, &any, 6)), *now);
             }
             ReflectorAction::List(request) => {
-                let answer = site.collection.list(&request, if calm { 0 } else { lag }, true);
+                let answer = self.list(site, &request, if calm { 0 } else { lag });
                 self.feed(ReflectorInput::Page(answer), *now);
             }
             ReflectorAction::OpenWatch(_) if fails => self.feed(ReflectorInput::Opened(Err(disconnected())), *now),
             ReflectorAction::OpenWatch(request) => {
                 let opened = site.collection.watch(&request, true, if calm { 0 } else { lag });
-                let opened = opened.map(|cursor| self.stream = Some(cursor));
+                let shape = self.shape;
+                let opened = opened.map(|mut cursor| {
+                    cursor.initial.retain(|event| selects(shape, event));
+                    self.stream = Some(cursor);
+                });
                 self.feed(ReflectorInput::Opened(opened), *now);
             }
             ReflectorAction::Read { .. } if fails => self.feed(ReflectorInput::Ended(Ok(())), *now),
@@ -150,6 +216,7 @@ impl Unit {
             ReflectorAction::Read { .. } => {
                 let cursor = self.stream.as_mut().expect("a read needs an open stream");
                 let mut batch = site.collection.poll(cursor, 1 + random.below(4));
+                batch.retain(|event| selects(self.shape, event));
                 if batch.is_empty() && (calm || random.chance(0.5)) {
                     batch.extend(site.collection.bookmark(cursor));
                 }
@@ -161,6 +228,12 @@ impl Unit {
             }
             ReflectorAction::Compare | ReflectorAction::Done => unreachable!("neither is left pending"),
         }
+    }
+
+    fn list(&self, site: &Site, request: &ListRequest, lag: u64) -> Result<ListPage, Failure> {
+        let mut page = site.collection.list(request, lag, true)?;
+        page.items.retain(|object| self.shape.covers(object.namespace()));
+        Ok(page)
     }
 
     /// Counts in `hits` how the unit continued after a stop.
@@ -190,12 +263,22 @@ impl Unit {
                 && at.version == site.collection.version()
                 && matches!(self.pending, ReflectorAction::Read { .. })
         });
-        at_end && self.fifo.is_empty() && self.in_flight.is_none()
+        self.runs() && at_end && self.fifo.is_empty() && self.in_flight.is_none()
     }
 
     /// Returns an object as readers of the cache see it.
     pub(super) fn lookup(&self, key: KeyRef<'_>) -> Option<Object> {
         self.indexer.store().reader().read(|snapshot| snapshot.get(key).cloned())
+    }
+}
+
+/// Returns true if the server sends an event to a unit of this shape.
+fn selects(shape: Shape, event: &WatchEvent) -> bool {
+    match event {
+        WatchEvent::Added(object) | WatchEvent::Modified(object) | WatchEvent::Deleted(object) => {
+            shape.covers(object.namespace())
+        }
+        _ => true,
     }
 }
 

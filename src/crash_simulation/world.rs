@@ -1,24 +1,31 @@
 //! The server, the process, the disk and the sinks, and all events possible between two effects.
 
+mod changing;
 mod delivering;
 mod ending;
+mod moving;
+mod reloading;
 mod resting;
 mod running;
+mod starting;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     convert::Infallible,
+    sync::Arc,
     time::Duration,
 };
 
+use self::changing::UnitChange;
 use super::{
     HANDLERS, Hits, RecordName, UNITS,
+    configuration::{Configuration, Entries, Shape, names},
     consumer::{Consumer, Health, Phase, Progress},
-    disk::{Disk, Write, head},
+    disk::{Disk, Settled, Write, head},
     name_of,
     sink::{Known, Sink, Surroundings},
     site::{Site, version_of},
-    unit::{Stage, Unit},
+    unit::{Run, Stage, Unit},
 };
 use crate::{
     change::{Cause, Change, Reached},
@@ -27,14 +34,15 @@ use crate::{
         schedule::{DeliveryOrder, EventLoad, ScheduleOptions},
         table::{Route, RouteTable, UnitOptions},
     },
+    engine::reconcile::Occasion,
+    indexer::siblings::Siblings,
     journal::{
-        Bounds, ChangeSet, Fsync, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
+        Bounds, ChangeSet, Fsync, Move, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
         compaction::testing::{Merger, Step},
         memory::MemoryJournal,
         store::{StoredReader, StoredUnit},
     },
     notification::UnitInfo,
-    object::ResourceType,
     reflector::{ReflectorConfig, StreamingLists},
     simulator::random::Random,
 };
@@ -44,14 +52,32 @@ struct Process {
     journal_id: u64,
     journal: MemoryJournal,
     table: RouteTable,
+    /// Units that were created and not replaced.
     units: Vec<Unit>,
-    consumers: Vec<Consumer>,
+    types: [TypeState; UNITS],
+    consumers: [Option<Consumer>; HANDLERS],
+    /// Entries on the route of each handler.
+    routes: [Entries; HANDLERS],
+    next_unit: u32,
+    /// Set after the first discovery.
+    discovered: bool,
     /// A sync in progress: its number of writes, and the sequence up to which all is durable after it.
     syncing: Option<(usize, Option<Sequence>)>,
-    /// Reader positions being saved, and for each handler the number of acknowledgements that its position includes.
-    saving: Option<(Vec<StoredReader>, [usize; HANDLERS])>,
+    /// Reader positions being saved.
+    saving: Option<(Vec<StoredReader>, Settled)>,
     /// The compaction in progress.
     compacting: Option<Compacting>,
+}
+
+/// State of one type, like [`TypeState`](crate::engine) of the conductor.
+#[derive(Default)]
+struct TypeState {
+    moves: Vec<(UnitId, Move)>,
+    arrivals: Vec<(UnitId, Move)>,
+    settled: bool,
+    due: Option<Occasion>,
+    change: Option<UnitChange>,
+    siblings: Arc<Siblings>,
 }
 
 /// A step of a compaction.
@@ -68,37 +94,42 @@ pub(super) struct World<'a> {
     /// Number of versions by which a list may be out of date, if its request allows that.
     lag: u64,
     schedules: [ScheduleOptions; HANDLERS],
+    /// Set when the configuration changes.
+    reloads: bool,
+    configuration: Configuration,
     random: Random,
     now: Duration,
     sites: Vec<Site>,
     disk: Disk,
     process: Option<Process>,
-    sinks: [Sink; HANDLERS],
-    /// Acknowledged records of each handler, in order; after a crash only the saved ones.
-    acknowledged: [Vec<RecordName>; HANDLERS],
-    /// Records of each handler that were merged into another record.
-    merged: [BTreeSet<RecordName>; HANDLERS],
-    /// Records that were written and not lost.
-    journaled: BTreeMap<RecordName, Record>,
+    /// Sinks of all handlers, also of removed ones.
+    sinks: Vec<Sink>,
+    /// Shape of each unit that was described.
+    homes: BTreeMap<UnitId, Shape>,
+    /// Records that were written and not lost, with the sinks that want them.
+    journaled: BTreeMap<RecordName, (Record, BTreeSet<usize>)>,
     lost: BTreeSet<RecordName>,
-    /// States that a lost record has shown to each handler: unit, uid, and the version of the content.
-    shown_and_lost: [BTreeSet<(u32, String, u64)>; HANDLERS],
-    listed: BTreeSet<(u32, String)>,
+    /// Objects of first lists: type and uid.
+    listed: BTreeSet<(usize, String)>,
     births: i64,
     steps: u64,
     hits: &'a mut Hits,
     traces: bool,
 }
 
-/// Returns a handler's route: the last one takes the changes that the others do not, and the second skips initial objects.
-fn route(handler: usize) -> Route {
+/// Returns the changes that a handler wants: the last one takes the changes that the others do not, and the second skips initial
+/// objects.
+fn changes(handler: usize) -> ChangeSet {
     let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
-    let changes = match handler {
+    match handler {
         0 => changes.without(ChangeSet::SYNCED),
         1 => changes.without(ChangeSet::SYNCED).without(ChangeSet::INITIAL),
         _ => changes,
-    };
-    Route::new(["*"], changes, Duration::ZERO).unwrap()
+    }
+}
+
+fn route(handler: usize, entries: Entries) -> Route {
+    Route::new(names(entries), changes(handler), Duration::ZERO).expect("a name is a glob")
 }
 
 fn bounds(handler: usize) -> Bounds {
@@ -117,16 +148,8 @@ fn name_of_handler(handler: usize) -> String {
     format!("handler {handler}")
 }
 
-fn info(unit: u32) -> UnitInfo {
-    let (kind, plural) = [("ConfigMap", "configmaps"), ("Secret", "secrets")][unit as usize];
-    let resource = ResourceType {
-        group: String::new(),
-        version: "v1".into(),
-        kind: kind.into(),
-        plural: plural.into(),
-        namespaced: true,
-    };
-    UnitInfo { entry: plural.into(), resource, namespace: None }
+fn info(shape: Shape) -> UnitInfo {
+    shape.spec().info()
 }
 
 impl<'a> World<'a> {
@@ -145,22 +168,20 @@ impl<'a> World<'a> {
             window_events: 12,
             window_bytes: 1 << 20,
         });
-        let mut sinks: [Sink; HANDLERS] = Default::default();
-        sinks[1].skips = true;
         Self {
             fsync,
             config,
             lag: [0, 1, 3, 8][random.below(4)],
             schedules,
+            reloads: random.chance(0.6),
+            configuration: Configuration::default(),
             random,
             now: Duration::from_secs(1),
             sites: (0..UNITS).map(|_| Site::new()).collect(),
             disk: Disk::default(),
             process: None,
-            sinks,
-            acknowledged: Default::default(),
-            merged: Default::default(),
-            shown_and_lost: Default::default(),
+            sinks: Vec::new(),
+            homes: BTreeMap::new(),
             journaled: BTreeMap::new(),
             lost: BTreeSet::new(),
             listed: BTreeSet::new(),
@@ -186,16 +207,32 @@ impl<'a> World<'a> {
             return match self.random.below(10) {
                 0..5 => self.write(site),
                 5 => self.compact(site),
+                6 if self.reloads => self.reload(),
                 _ => self.boot(),
             };
         }
+        if self.reloads && self.random.chance(0.15) {
+            return match self.random.below(100) {
+                0..12 => self.reload(),
+                12..24 => self.discover(),
+                _ => self.tend(site),
+            };
+        }
+        self.step_process(site);
+        if let Some(process) = &self.process {
+            process.journal.check();
+        }
+    }
+
+    fn step_process(&mut self, site: usize) {
         let handler = [0, 1, 1, 2, 2][self.random.below(5)];
+        let unit = self.any_unit();
         match self.random.below(1000) {
             0..90 => self.write(site),
             90..98 => self.compact(site),
-            98..200 => self.advance(site, false),
-            200..430 => self.pump(site),
-            430..436 => self.restart_unit(site),
+            98..200 => unit.into_iter().for_each(|unit| self.advance(unit, false)),
+            200..430 => unit.into_iter().for_each(|unit| self.pump(unit)),
+            430..436 => unit.into_iter().for_each(|unit| self.restart_unit(unit)),
             436..480 => self.begin_sync(),
             480..530 => self.end_sync(),
             530..555 => self.begin_save(),
@@ -212,9 +249,13 @@ impl<'a> World<'a> {
             984..988 => self.stop(),
             _ => self.hurry(handler),
         }
-        if let Some(process) = &self.process {
-            process.journal.check();
-        }
+    }
+
+    /// Returns the number of a random unit that runs.
+    fn any_unit(&mut self) -> Option<usize> {
+        let units = &self.process.as_ref().expect("the process runs").units;
+        let running: Vec<_> = (0..units.len()).filter(|number| units[*number].runs()).collect();
+        self.random.pick(&running).copied()
     }
 
     fn process(&mut self) -> &mut Process {
@@ -229,51 +270,5 @@ impl<'a> World<'a> {
     fn compact(&mut self, site: usize) {
         self.sites[site].compact();
         self.trace(|| format!("server {site}: compacted"));
-    }
-
-    /// Starts the process from the store.
-    fn boot(&mut self) {
-        let journal_id = self.disk.open(self.fsync);
-        let recovered = self.disk.now.recovered();
-        let mut journal = MemoryJournal::restored(self.fsync, &recovered);
-        let mut table = RouteTable::default();
-        let mut units = Vec::new();
-        for number in 0..UNITS {
-            let id = UnitId(number);
-            let (terms, _) = table.add_unit(id, info(number), UnitOptions::default(), None);
-            journal.add_unit(id, terms);
-            let stored = self.disk.now.units.get(&id).cloned().unwrap_or_else(|| {
-                let (description, reached) = (serde_json::Value::Null, Reached::default());
-                let unit = StoredUnit { id, description, terms, reached, retired: None };
-                self.disk.write(Write::Unit(unit.clone()));
-                unit
-            });
-            let mut unit = Unit::restored(id, self.config, &self.disk.now.objects(id), &stored.reached);
-            unit.traces = self.traces;
-            units.push(unit);
-        }
-        let settled = self.disk.now.settled;
-        let mut consumers = Vec::new();
-        for handler in 0..HANDLERS {
-            let (name, interest) = (Some(name_of_handler(handler)), table.interest(&route(handler), |_| false));
-            let options = ReaderOptions { bounds: bounds(handler), interest, name };
-            let reader = self.open_reader(&mut journal, options);
-            consumers.push(Consumer::new(reader, self.schedules[handler]));
-            let states = journal.save();
-            self.disk.write(Write::Readers(states.clone(), settled));
-            journal.saved(&states, true);
-        }
-        let (syncing, saving, compacting) = (None, None, None);
-        self.process = Some(Process { journal_id, journal, table, units, consumers, syncing, saving, compacting });
-        self.trace(|| format!("start: journal {journal_id}, up to {}", recovered.last.0));
-    }
-
-    fn open_reader(&self, journal: &mut MemoryJournal, options: ReaderOptions) -> ReaderId {
-        let selected: Result<_, Infallible> = journal.select_missed(&options, |after, visit| {
-            self.disk.now.records.range(after.0 + 1..).for_each(|(_, record)| visit(&head(record)));
-            Ok(())
-        });
-        let Ok(()) = selected;
-        journal.open_reader(options)
     }
 }

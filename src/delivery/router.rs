@@ -10,7 +10,9 @@ use super::{
     table::{Route, RouteTable, UnitOptions},
 };
 use crate::{
-    journal::{Bounds, ChangeSet, Journal, Move, OpenReaderError, ReaderId, ReaderOptions, UnitId, store::StoredUnit},
+    journal::{
+        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, UnitId, store::StoredUnit,
+    },
     mutex::lock,
     notification::{Event, UnitInfo},
 };
@@ -82,18 +84,20 @@ impl Router {
         self.journal.close_reader(reader);
     }
 
-    /// Adds a unit. With `before`, the unit replaces the units of that entry. Returns the readers that the unit must add: readers
-    /// that did not read the entry `before`. Until the unit adds such a reader, the reader gets no events of the unit (S-5). Call
-    /// this before the unit appends any change.
-    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<ReaderId> {
+    /// Adds a unit. With `before`, the unit replaces the units of that entry, and has their readers. Returns the moves that the unit
+    /// must make: it adds readers that did not read the entry `before`, and drops readers on whose route it is not. Until the unit adds
+    /// a reader, the reader gets no events of the unit (S-5). Call this before the unit appends any change.
+    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<Move> {
         let mut table = self.table();
-        let (terms, interests) = table.add_unit(unit, info, options, before);
+        let (terms, interests, moves) = table.add_unit(unit, info, options, before);
         self.journal.add_unit(unit, terms);
         for (reader, interest) in &interests {
             self.journal.set_interest(*reader, interest);
         }
-        let joining = interests.iter().filter(|(_, interest)| interest.units[&unit].joins);
-        joining.map(|(reader, _)| *reader).collect()
+        for leaving in moves.iter().filter(|asked| asked.kind == MoveKind::Leave) {
+            self.journal.inherit(leaving.reader, unit);
+        }
+        moves
     }
 
     /// Adds a unit of an earlier run. Call this before any reader is opened: [`Router::open`] compares the route of a reader with

@@ -178,27 +178,36 @@ impl RouteTable {
         (interest, self.open(reader, name, route, &had, Self::JOIN_OF_RELOAD))
     }
 
-    /// Adds a unit. With `before`, the unit replaces the units of that entry. Returns the unit's terms for the journal, and the new
-    /// interests of the unit's readers. The unit must add the readers that did not read the entry `before` (S-5). Call this before
-    /// the unit appends any change.
+    /// Adds a unit. With `before`, the unit replaces the units of that entry, and has their readers. Returns the unit's terms for the
+    /// journal, and the new interests of the readers on whose route it is. Also returns the moves that the unit must make: it adds
+    /// readers that did not read the entry `before` (S-5), and drops readers on whose route it is not. Call this before the unit
+    /// appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
         before: Option<&str>,
-    ) -> (UnitTerms, Vec<(ReaderId, Interest)>) {
+    ) -> (UnitTerms, Vec<(ReaderId, Interest)>, Vec<Move>) {
         let type_of = |resource: &ResourceType| (resource.group.clone(), resource.plural.clone());
         let known = self.units.values().find(|other| type_of(&other.info.resource) == type_of(&info.resource));
         let number = known.map_or(TypeNumber(self.types), |known| known.number);
-        let joins = before.map(|before| self.readers_without(before)).unwrap_or_default();
         let entry = info.entry.clone();
         self.restore_unit(unit, info, options, number, None);
-        let takers = self.routes.iter().filter(|(_, routed)| routed.route.takes(&entry));
-        let interest = |(reader, Routed { route, .. }): (&ReaderId, &Routed)| {
-            (*reader, self.interest(route, |id| id == unit && joins.contains(reader)))
-        };
-        (UnitTerms { resource: number, late: options.late, cached: options.cached }, takers.map(interest).collect())
+        let (mut interests, mut moves) = (Vec::new(), Vec::new());
+        for (reader, Routed { route, .. }) in &self.routes {
+            let (had, has) = (before.map(|before| route.takes(before)), route.takes(&entry));
+            let kind = match had {
+                Some(false) if has => Some(Self::JOIN_OF_RELOAD),
+                Some(true) if !has => Some(MoveKind::Leave),
+                _ => None,
+            };
+            moves.extend(kind.map(|kind| Move { reader: *reader, kind }));
+            if has {
+                interests.push((*reader, self.interest(route, |id| id == unit && kind.is_some())));
+            }
+        }
+        (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests, moves)
     }
 
     /// Adds a unit of an earlier run, which already has a number, and may have ended. Call this before any reader is opened.
@@ -212,12 +221,6 @@ impl RouteTable {
     ) {
         self.types = self.types.max(number.0 + 1);
         self.units.insert(unit, Unit { info: Arc::new(info), options, number, retired });
-    }
-
-    /// Returns the readers whose route does not include units of this entry.
-    pub fn readers_without(&self, entry: &str) -> Vec<ReaderId> {
-        let others = self.routes.iter().filter(|(_, routed)| !routed.route.takes(entry));
-        others.map(|(reader, _)| *reader).collect()
     }
 
     /// Returns true if at least one reader of this entry skips the changes that were made during downtime.

@@ -5,17 +5,19 @@
 //! old actors end                                            they first apply and journal what they have read
 //! new informers are seeded and shown in the registry        the whole cache is readable at once
 //! objects that no unit shows are appended as removed        under the old unit's id
+//! readers of only the old entry leave the new units         moves, made by the new units
 //! new supervisors start
 //! ```
 //!
 //! A type may move to another entry. Readers of both entries then get the differences. Readers of only the old entry get
-//! removals. Readers of only the new entry get the existing objects, after the first list of that entry.
+//! removals: a new unit has all readers of the units that it replaces, and these readers leave it before it starts. Readers of only
+//! the new entry get the existing objects, after the first list of that entry.
 //!
-//! If the journal is writable, the last three steps run without interruption. Each type has its own task, so a blocked task
+//! If the journal is writable, the last four steps run without interruption. Each type has its own task, so a blocked task
 //! delays only its own type. If a task panics, the state still describes the units. The next change replaces all units that
 //! were asked to stop.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use actix::{Actor, Addr};
 use futures_util::future::join_all;
@@ -27,22 +29,20 @@ use super::{
     conductor::Conductor,
     options,
     plan::{TypeName, UnitSpec},
-    reconcile::{First, Remainder, Steps, UnitStart, distribute},
+    reconcile::{First, History, RunningSpec, Steps, UnitStart, distribute},
     restore::describe,
     state::{State, TypeState, Unit},
 };
 use crate::{
-    change::Change,
-    delivery::table::{RouteTable, UnitOptions},
+    delivery::table::UnitOptions,
     indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings},
     informer::{
         Informer, InformerOptions, Seed,
         actor::{RunningIndexer, StopUnit, UnitSupervisor},
     },
-    journal::{Journal, Move, MoveKind, NotWritable, ReaderId, UnitId},
-    list_watch::scoped::Gate,
+    journal::{Journal, Move, MoveKind, NotWritable, UnitId},
     mutex::lock,
-    object::Object,
+    object::{Object, ResourceVersion},
 };
 
 /// Maximum time that a change waits for pending moves of readers, before it stops the units. The wait needs a limit, because a
@@ -53,7 +53,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Conductor {
     /// Makes the pending moves of a type's units, and then changes the units to the desired ones.
-    pub(super) async fn change(&self, name: &TypeName, steps: Steps) {
+    pub(super) async fn change(&self, name: &TypeName, mut steps: Steps, history: History) {
         if steps.is_empty() {
             self.make_moves(name, None).await;
             return self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
@@ -63,8 +63,9 @@ impl Conductor {
         self.make_moves(name, Some(Instant::now() + MOVES_BEFORE_STOP)).await;
         self.stop_units(name, &steps).await;
         self.finish_moves(name).await;
-        let ended = self.replace_units(name, &steps);
+        let ended = self.replace_units(name, &mut steps, history);
         self.retire_units(name, &steps, ended).await;
+        self.finish_moves(name).await;
         self.start_units(name, |_| true);
     }
 
@@ -97,26 +98,25 @@ impl Conductor {
         unit.informer.move_reader(&self.shared.journal, asked).is_ok()
     }
 
-    /// Makes the moves that the stopped units have left. Waits while the journal accepts no records.
+    /// Makes the pending moves of the units that do not run. Waits while the journal accepts no records.
     async fn finish_moves(&self, name: &TypeName) {
-        let journal = &self.shared.journal;
-        while let Some((Some(unit), asked)) = self.of_type(name, |kept| kept.next_move(|unit| unit.stopping)).flatten()
-        {
-            while let Err(why) = unit.informer.move_reader(journal, asked.1) {
-                unit.wait(journal, &why).await;
-            }
-            self.of_type(name, |kept| kept.made(asked));
+        while let Err(why) = self.make_moves_at_rest(name) {
+            warn!(resource = %name, %why, "handlers will join or leave when the journal accepts the events");
+            self.shared.journal.writable().await;
         }
     }
 
-    /// Makes the pending moves of a type whose units do not run yet, as far as the journal accepts records now.
-    pub(super) fn make_moves_before_start(&self, name: &TypeName) {
-        while let Some((Some(unit), asked)) = self.of_type(name, |kept| kept.next_move(|_| true)).flatten() {
-            if unit.informer.move_reader(&self.shared.journal, asked.1).is_err() {
-                return;
+    /// Makes the pending moves of the units that do not run: stopped ones, and those that were not started yet. After an error, the
+    /// other moves are still pending.
+    pub(super) fn make_moves_at_rest(&self, name: &TypeName) -> Result<(), NotWritable> {
+        let is_at_rest = |unit: &Unit| unit.supervisor.is_none() || unit.stopping;
+        while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_move(is_at_rest)).flatten() {
+            if let Some(unit) = unit {
+                unit.informer.move_reader(&self.shared.journal, asked.1)?;
             }
             self.of_type(name, |kept| kept.made(asked));
         }
+        Ok(())
     }
 
     async fn stop_units(&self, name: &TypeName, steps: &Steps) {
@@ -135,14 +135,16 @@ impl Conductor {
 
     /// Replaces each stopped unit. The new units are seeded with cached objects. Returns the stopped units, with the objects that
     /// no new unit of the same entry takes.
-    fn replace_units(&self, name: &TypeName, steps: &Steps) -> Vec<Ended> {
+    fn replace_units(&self, name: &TypeName, steps: &mut Steps, history: History) -> Vec<Ended> {
         let mut state = self.lock();
         let State { types, next_unit, .. } = &mut *state;
         let Some(kept) = types.get_mut(name) else { return Vec::new() };
         let (old, mut units): (Vec<Unit>, Vec<Unit>) =
             kept.units.drain(..).partition(|unit| steps.fate(unit.informer.id).is_some());
-        let cached = old.iter().map(|unit| (unit.informer.id, unit.spec.entry.as_str(), unit.informer.objects()));
-        let (seeds, remainders) = distribute(cached.collect(), &steps.start, |object: &Object| object.namespace());
+        let stopped: Vec<_> = old.iter().filter_map(|unit| unit.stopped(steps)).collect();
+        steps.revise(&stopped, history);
+        let cached = old.iter().map(|unit| (unit.informer.id, unit.informer.objects()));
+        let (seeds, left) = distribute(cached.collect(), &steps.start, |object: &Object| object.namespace());
 
         for (start, objects) in steps.start.iter().zip(seeds) {
             let id = UnitId(*next_unit);
@@ -150,9 +152,11 @@ impl Conductor {
             let before =
                 old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
             match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
-                Ok((unit, strangers)) => {
-                    let join = |reader| Move { reader, kind: RouteTable::JOIN_OF_RELOAD };
-                    kept.arrivals.extend(strangers.into_iter().map(|reader| (id, join(reader))));
+                Ok((unit, moves)) => {
+                    let moves = moves.into_iter().map(|asked| (id, asked));
+                    let (leaves, joins): (Vec<_>, Vec<_>) = moves.partition(|(_, asked)| asked.kind == MoveKind::Leave);
+                    kept.moves.extend(leaves);
+                    kept.arrivals.extend(joins);
                     units.push(unit);
                 }
                 Err(error) => warn!(resource = %start.spec.resource, %error, "failed to read the options of the type"),
@@ -168,11 +172,9 @@ impl Conductor {
         kept.settled = true;
         self.show(&state);
         drop(state);
-        // A reload may change the routes before these units are retired. It then makes moves of the new units.
-        let readers_without = |entry: &String| (entry.clone(), self.router.table().readers_without(entry));
-        let ended = old.into_iter().zip(remainders).filter_map(|(unit, objects)| {
-            let (how, dismissed) = (steps.fate(unit.informer.id)?, objects.moved.keys().map(readers_without).collect());
-            Some(Ended { unit, objects, how, dismissed })
+        let ended = old.into_iter().zip(left).filter_map(|(unit, left)| {
+            let how = steps.fate(unit.informer.id)?;
+            Some(Ended { unit, left, how })
         });
         ended.collect()
     }
@@ -187,13 +189,8 @@ impl Conductor {
     async fn retire_units(&self, name: &TypeName, steps: &Steps, ended: Vec<Ended>) {
         let journal = &self.shared.journal;
         let mut retired = Vec::new();
-        for Ended { unit, objects, how, dismissed } in ended {
-            let Remainder { left, moved } = self.under_rules_of_today(&unit.spec, objects);
-            for (reader, changes) in dismissals(moved, &dismissed, &left, how) {
-                while let Err(why) = unit.informer.dismiss(journal, reader, &changes) {
-                    unit.wait(journal, &why).await;
-                }
-            }
+        for Ended { unit, left, how } in ended {
+            let left = self.under_rules_of_today(&unit.spec, left);
             let changes = retirement(left, how);
             let left = changes.len();
             while let Err(why) = unit.informer.retire(journal, &changes) {
@@ -209,21 +206,18 @@ impl Conductor {
     }
 
     /// Applies the present redaction rules to the objects of an ended unit. The unit may have received the objects under other
-    /// rules.
-    fn under_rules_of_today(&self, spec: &UnitSpec, objects: Remainder<Object>) -> Remainder<Object> {
+    /// rules. Returns no object if the rules cannot be applied.
+    fn under_rules_of_today(&self, spec: &UnitSpec, objects: Vec<Object>) -> Vec<Object> {
         let config = Arc::clone(&self.lock().config);
         let key = lock(&self.library).key.clone();
-        let gate = |entry: &str| {
-            let gate = options::gate_of_today(&config, entry, spec, key.as_ref());
-            let resource = &spec.resource;
-            gate.inspect_err(|error| error!(%resource, %error, "cannot redact the objects of an ended unit: handlers do not get its last events"))
-        };
-        let own = gate(&spec.entry);
-        let of_heir = |(entry, objects): (String, Vec<Object>)| {
-            let objects = pass(&gate(&entry), pass(&own, objects));
-            (entry, objects)
-        };
-        Remainder { left: pass(&own, objects.left), moved: objects.moved.into_iter().map(of_heir).collect() }
+        match options::gate_of_today(&config, &spec.entry, spec, key.as_ref()) {
+            Ok(gate) => objects.into_iter().filter_map(|object| gate.pass_cached(object)).collect(),
+            Err(error) => {
+                let resource = &spec.resource;
+                error!(%resource, %error, "cannot redact the objects of an ended unit: handlers do not get its last events");
+                Vec::new()
+            }
+        }
     }
 
     /// Stores the seeds of new units.
@@ -247,8 +241,8 @@ impl Conductor {
     }
 
     /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append.
-    /// `before` is the entry of the units that it replaces. Also returns the readers that must join the new unit, because they did not
-    /// read that entry.
+    /// `before` is the entry of the units that it replaces. Also returns the moves of readers that are on the route of only one of both
+    /// entries.
     fn make_unit(
         &self,
         id: UnitId,
@@ -256,16 +250,16 @@ impl Conductor {
         before: Option<&str>,
         seed: Option<Seed>,
         kept: &TypeState,
-    ) -> Result<(Unit, Vec<ReaderId>), String> {
+    ) -> Result<(Unit, Vec<Move>), String> {
         let UnitStart { spec, first, from } = start;
         let late = matches!(first, First::Initial { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
-        let strangers = self.router.add_unit(id, spec.info(), unit_options, before);
+        let moves = self.router.add_unit(id, spec.info(), unit_options, before);
         let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
         // Until the last events of the replaced units are stored, a restart must find those units, even if this one has no objects.
         describe(&self.shared.journal, id, (spec, *first), from, from.is_empty());
-        Ok((unit, strangers))
+        Ok((unit, moves))
     }
 
     /// Returns the options of a unit's informer, and the facts about the unit that its readers need.
@@ -344,40 +338,11 @@ impl TypeState {
     }
 }
 
-/// Unit that has ended, and the objects for which its readers still need a last event.
+/// Unit that has ended, and those of its objects that no unit shows now.
 struct Ended {
     unit: Unit,
-    objects: Remainder<Object>,
+    left: Vec<Object>,
     how: Retirement,
-    /// Readers whose route does not include the new entry of some objects, by the name of that entry.
-    dismissed: BTreeMap<String, Vec<ReaderId>>,
-}
-
-/// Returns the last events for each dismissed reader. The reader gets removals of the objects that have moved to an entry that is
-/// not on its route, and of the objects that no unit shows.
-fn dismissals(
-    moved: BTreeMap<String, Vec<Object>>,
-    dismissed: &BTreeMap<String, Vec<ReaderId>>,
-    left: &[Object],
-    how: Retirement,
-) -> BTreeMap<ReaderId, Vec<Change>> {
-    let mut gone: BTreeMap<ReaderId, Vec<Object>> = BTreeMap::new();
-    for (entry, objects) in moved {
-        for reader in dismissed.get(&entry).into_iter().flatten() {
-            gone.entry(*reader).or_default().extend(objects.iter().cloned());
-        }
-    }
-    let told = |(reader, mut objects): (ReaderId, Vec<Object>)| {
-        objects.extend(left.iter().cloned());
-        (reader, retirement(objects, how))
-    };
-    gone.into_iter().map(told).collect()
-}
-
-/// Passes objects through a gate, and returns the result. Returns no object if the gate could not be made.
-fn pass(gate: &Result<Gate, String>, objects: Vec<Object>) -> Vec<Object> {
-    let pass = |object| gate.as_ref().ok()?.pass_cached(object);
-    objects.into_iter().filter_map(pass).collect()
 }
 
 /// Returns the seed of a new unit. `objects` are those cached objects of old units that the new unit shows.
@@ -389,12 +354,20 @@ fn seed(start: &UnitStart, objects: Vec<Object>, old: &[Unit]) -> Option<Seed> {
         First::Compared(cause) => {
             let bodies = from().all(|old| old.informer.has_bodies());
             let complete = from().any(|old| old.spec.contains(&start.spec) && old.informer.is_readable());
-            Some(Seed::Relist { objects, first_list: FirstList { cause, bodies, complete } })
+            let version = ResourceVersion::newest(from().map(|old| old.informer.meta().store_version));
+            Some(Seed::Relist { objects, version, first_list: FirstList { cause, bodies, complete } })
         }
     }
 }
 
 impl Unit {
+    /// Returns the facts about a unit whose actors have ended.
+    fn stopped(&self, steps: &Steps) -> Option<RunningSpec> {
+        let gone = matches!(steps.fate(self.informer.id)?, Retirement::Deleted(_));
+        let first = if self.informer.meta().synced { First::Done } else { self.first };
+        Some(RunningSpec { id: self.informer.id, spec: self.spec.clone(), first, sound: false, gone })
+    }
+
     /// Waits until the journal accepts the last records of the unit.
     async fn wait(&self, journal: &Journal, why: &NotWritable) {
         warn!(resource = %self.spec.resource, %why, "the unit will end when the journal accepts its last records");

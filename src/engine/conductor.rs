@@ -36,7 +36,7 @@ use super::{
     library::Library,
     memory::{self, Rest},
     plan::{Plan, TypeName},
-    reconcile::{First, Occasion, Steps, reconcile},
+    reconcile::{First, History, Occasion, Steps, reconcile},
     state::{State, TypeState},
 };
 use crate::{
@@ -231,10 +231,11 @@ impl Conductor {
             .collect();
         for (name, occasion) in due {
             let desired = state.desired(&name, plan);
+            let history = state.history(&name, occasion);
             let steps = match &desired {
                 Some(desired) => {
                     let running = state.running(&name, desired);
-                    let steps = reconcile(&running, desired, state.history(&name, occasion));
+                    let steps = reconcile(&running, desired, history);
                     state.watch(&name, desired);
                     steps
                 }
@@ -250,15 +251,15 @@ impl Conductor {
                 continue;
             }
             kept.busy = true;
-            self.spawn_change(name, steps);
+            self.spawn_change(name, steps, history);
         }
         state.types.retain(|_, kept| kept.busy || !kept.units.is_empty() || kept.settled || kept.due.is_some());
     }
 
     /// Runs a change as a task. If the task panics, the type is reconciled again after a delay.
-    fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps) {
+    fn spawn_change(self: &Arc<Self>, name: TypeName, steps: Steps, history: History) {
         let (conductor, of_type) = (Arc::clone(self), name.clone());
-        let work = async move { conductor.change(&of_type, steps).await };
+        let work = async move { conductor.change(&of_type, steps, history).await };
         self.spawn(work, move |conductor, ended| {
             conductor.of_type(&name, |kept| {
                 kept.busy = false;

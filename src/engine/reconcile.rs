@@ -6,8 +6,6 @@
 //!
 //! **Invariant:** each cached object of a stopping unit either seeds exactly one new unit, or is retired once; see [`distribute`].
 
-use std::collections::BTreeMap;
-
 use super::plan::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
@@ -85,6 +83,12 @@ impl Steps {
         self.stop.is_empty() && self.start.is_empty()
     }
 
+    /// Decides again how the new units start, once the old ones have stopped. An old unit may have completed its first list since the
+    /// reconciliation.
+    pub fn revise(&mut self, stopped: &[RunningSpec], history: History) {
+        self.start = starts(self.start.iter().map(|start| &start.spec), stopped.iter().collect(), history);
+    }
+
     /// Returns the way to retire the objects of a stopping unit; `None` if the unit does not stop.
     pub fn fate(&self, unit: UnitId) -> Option<Retirement> {
         self.stop.iter().find(|(id, _)| *id == unit).map(|(_, fate)| *fate)
@@ -118,16 +122,26 @@ pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History
         }
     }
     steps.stop = stopping.iter().map(|unit| (unit.id, fate(unit, history.occasion))).collect();
+    steps.start = starts(wanted, stopping, history);
+    steps
+}
+
+/// Returns the way to start the units of these specs, when the units in `stopping` stop.
+fn starts<'a>(
+    wanted: impl IntoIterator<Item = &'a UnitSpec>,
+    mut stopping: Vec<&RunningSpec>,
+    history: History,
+) -> Vec<UnitStart> {
     stopping.retain(|unit| !unit.gone);
-    for spec in wanted {
+    let start = |spec: &UnitSpec| {
         let continued = |unit: &&RunningSpec| unit.spec.difference(spec) <= SpecDifference::Keeping;
         let (first, from) = match stopping.iter().position(continued) {
             Some(position) => continuing(stopping.remove(position)),
             None => beginning(spec, &stopping, history),
         };
-        steps.start.push(UnitStart { spec: spec.clone(), first, from });
-    }
-    steps
+        UnitStart { spec: spec.clone(), first, from }
+    };
+    wanted.into_iter().map(start).collect()
 }
 
 /// Returns [`UnitStart::first`] and [`UnitStart::from`] for a unit that fetches the same objects as the old unit.
@@ -154,9 +168,8 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
 }
 
 /// Returns the units of the other entry from which a reload, or a start with another configuration, moves the type to the entry of
-/// `spec`. Returns none if there are
-/// several such entries, or if the new cache has no bodies. Readers of both entries get the differences. Readers of only the new
-/// entry join later, and get the objects from the new cache.
+/// `spec`. Returns none if there are several such entries, or if the new cache has no bodies. Readers of both entries get the
+/// differences. Readers of only the new entry join later, and get the objects from the new cache.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);
@@ -187,45 +200,31 @@ fn fate(unit: &RunningSpec, occasion: Occasion) -> Retirement {
     }
 }
 
-/// Objects that a stopped unit has cached, and that no new unit of its entry shows.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Remainder<T> {
-    /// Objects that no new unit shows: they are retired.
-    pub left: Vec<T>,
-    /// Objects that new units of other entries show, by the name of the entry.
-    pub moved: BTreeMap<String, Vec<T>>,
-}
-
-/// Distributes the cached objects of stopped units to `starts`. `cached` contains the id, the entry and the objects of each unit.
-/// Returns one list of seeds for each start, and the remainder of each unit, in order. `namespace` returns the namespace of an
-/// object.
+/// Distributes the cached objects of stopped units to `starts`. `cached` contains the id and the objects of each unit. Returns one
+/// list of seeds for each start. Also returns, for each unit, the objects that no new unit shows: they are retired. `namespace`
+/// returns the namespace of an object.
 ///
 /// If several starts show an object, the first start takes the object. If several old units have cached an object, the state from
 /// the last of these units counts.
-pub fn distribute<T: Clone>(
-    cached: Vec<(UnitId, &str, Vec<T>)>,
+pub fn distribute<T>(
+    cached: Vec<(UnitId, Vec<T>)>,
     starts: &[UnitStart],
     namespace: impl Fn(&T) -> &str,
-) -> (Vec<Vec<T>>, Vec<Remainder<T>>) {
+) -> (Vec<Vec<T>>, Vec<Vec<T>>) {
     let mut seeds: Vec<Vec<T>> = starts.iter().map(|_| Vec::new()).collect();
-    let mut remainders = Vec::new();
-    for (unit, entry, objects) in cached {
-        let (mut left, mut moved) = (Vec::new(), BTreeMap::<String, Vec<T>>::new());
+    let mut all_left = Vec::new();
+    for (unit, objects) in cached {
+        let mut left = Vec::new();
         for object in objects {
             let takes = |start: &UnitStart| start.from.contains(&unit) && start.spec.covers(namespace(&object));
-            let Some(successor) = starts.iter().position(takes) else {
-                left.push(object);
-                continue;
-            };
-            let spec = &starts[successor].spec;
-            if spec.entry != entry {
-                moved.entry(spec.entry.clone()).or_default().push(object.clone());
+            match starts.iter().position(takes) {
+                Some(successor) => seeds[successor].push(object),
+                None => left.push(object),
             }
-            seeds[successor].push(object);
         }
-        remainders.push(Remainder { left, moved });
+        all_left.push(left);
     }
-    (seeds, remainders)
+    (seeds, all_left)
 }
 
 #[cfg(test)]

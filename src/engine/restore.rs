@@ -29,7 +29,7 @@ use super::{
     state::Unit,
 };
 use crate::{
-    change::Cause,
+    change::{Cause, Reached},
     config::Config,
     delivery::router::Router,
     indexer::FirstList,
@@ -201,7 +201,9 @@ impl Conductor {
         drop(state);
         self.queue_moves(moves);
         for name in &names {
-            self.make_moves_before_start(name);
+            if let Err(why) = self.make_moves_at_rest(name) {
+                debug!(resource = %name, %why, "handlers join or leave when the journal accepts the events");
+            }
         }
         if units > 0 {
             info!(units, objects, clean, journal = journal.id(), "restored the state of the last run");
@@ -240,16 +242,13 @@ impl Conductor {
             version = %stored.reached.store_version,
             "restored a unit"
         );
+        let Reached { store_version, resume_version, .. } = stored.reached.clone();
         let seed = match first {
-            First::Done => Seed::Resume {
-                objects,
-                store_version: stored.reached.store_version.clone(),
-                resume_version: stored.reached.resume_version.clone(),
-                saved: true,
-            },
-            First::Initial { .. } => Seed::Relist { objects, first_list: FirstList::default() },
+            First::Done => Seed::Resume { objects, store_version, resume_version, saved: true },
+            First::Initial { .. } => Seed::Relist { objects, version: store_version, first_list: FirstList::default() },
             First::Compared(cause) => {
-                Seed::Relist { objects, first_list: FirstList { cause, bodies: unit_options.cached, complete: false } }
+                let first_list = FirstList { cause, bodies: unit_options.cached, complete: false };
+                Seed::Relist { objects, version: store_version, first_list }
             }
         };
         let mut state = self.lock();

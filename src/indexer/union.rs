@@ -3,7 +3,6 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
-    cmp::Ordering as Order,
     fmt,
     sync::{
         Arc,
@@ -17,7 +16,7 @@ use super::{
     index_func::IndexSet,
     store::{Meta, Published, ReadStore, ReaderFactory, Snapshot, StoreReader},
 };
-use crate::object::{KeyRef, Object};
+use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// The current caches of one type. All readers share this list, and follow its changes.
 #[derive(Default)]
@@ -170,10 +169,8 @@ fn merge(metas: &[&Meta]) -> Meta {
         merged.bytes += meta.bytes;
         merged.index_failures += meta.index_failures;
         merged.synced &= meta.synced;
-        if merged.store_version.compare(&meta.store_version) != Some(Order::Greater) && !meta.store_version.is_unset() {
-            merged.store_version = meta.store_version.clone();
-        }
     }
+    merged.store_version = ResourceVersion::newest(metas.iter().map(|meta| meta.store_version.clone()));
     merged
 }
 

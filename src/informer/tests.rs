@@ -64,7 +64,7 @@ fn stubs() -> InformerOptions {
 /// Returns the seed of a unit of another scope.
 fn relist(old: &Informer) -> Seed {
     let first_list = FirstList { cause: Cause::Reload, bodies: old.has_bodies(), complete: old.is_readable() };
-    Seed::Relist { objects: old.objects(), first_list }
+    Seed::Relist { objects: old.objects(), version: old.meta().store_version, first_list }
 }
 
 fn config_maps() -> Arc<ResourceType> {
@@ -331,8 +331,12 @@ fn new_namespace_is_added_with_seed_cause() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let first_list = FirstList { cause: Cause::Relist, ..FirstList::default() };
-        let (unit, supervisor) =
-            bench.start(0, &server, options(), Some(Seed::Relist { objects: Vec::new(), first_list }));
+        let (unit, supervisor) = bench.start(
+            0,
+            &server,
+            options(),
+            Some(Seed::Relist { objects: Vec::new(), version: ResourceVersion::unset(), first_list }),
+        );
         assert!(!unit.is_readable());
         bench.says("+a101 Relist, synced 1 101").await;
         supervisor.send(StopUnit).await.unwrap();
@@ -344,10 +348,11 @@ fn unsynced_unit_hands_on_its_first_list() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a"]));
         let first_list = FirstList { cause: Cause::Relist, bodies: false, complete: true };
-        let seed = Seed::Relist { objects: vec![object_with_uid("a", "u", "1")], first_list };
+        let objects = vec![object_with_uid("a", "u", "1")];
+        let seed = Seed::Relist { objects, version: "7".into(), first_list };
         let unit = bench.make(1, &server, options(), Some(seed));
-        let Seed::Relist { objects, first_list: handed_on } = unit.seed() else { panic!("it is not synced") };
-        assert_eq!((objects.len(), handed_on), (1, first_list));
+        let Seed::Relist { objects, version, first_list: handed_on } = unit.seed() else { panic!("it is not synced") };
+        assert_eq!((objects.len(), version.as_str(), handed_on), (1, "7", first_list));
         assert_eq!((unit.has_bodies(), unit.is_readable()), (false, true));
     });
 }

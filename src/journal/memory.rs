@@ -215,13 +215,6 @@ impl MemoryJournal {
         pending.unwrap_or_else(sees) != joins
     }
 
-    /// Returns true if a join or leave of this reader and unit is not visible yet.
-    pub(crate) fn is_crossing(&self, reader: ReaderId, unit: UnitId) -> bool {
-        let is_sought =
-            |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { reader: of, .. } if of == reader);
-        self.pending.iter().any(is_sought)
-    }
-
     /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the
     /// readers to wake. If a newer epoch owns the unit by now, takes the append back and fails.
     pub(crate) fn written(

@@ -1,11 +1,27 @@
 //! Selection of the records that a reader wants and has not seen, after a restart.
 
+use std::borrow::Cow;
+
 use super::{
     ChangeKind, ChangeSet, UnitId,
     memory::units::Units,
     store::{Head, StoredReader},
 };
-use crate::change::Cause;
+use crate::{
+    change::{Cause, Change},
+    object::ResourceVersion,
+};
+
+/// Returns the records of a join or leave for a store. Without an object there is one record, a mark that its reader does not get. So
+/// every join and leave is at its place in the log. After a crash, the reader sees the records of the unit after the join and before
+/// the leave, and no others. A mark is a `Synced` with one object for a join, and with none for a leave.
+pub(crate) fn with_mark(joins: bool, changes: &[Change]) -> Cow<'_, [Change]> {
+    if changes.is_empty() {
+        let (objects, resource_version) = (u64::from(joins), ResourceVersion::default());
+        return Cow::Owned(vec![Change::Synced { objects, resource_version }]);
+    }
+    Cow::Borrowed(changes)
+}
 
 impl StoredReader {
     /// Adds the record of `head` to the pending records if the reader sees the unit, and `changes` contains the change.
@@ -16,13 +32,14 @@ impl StoredReader {
         let Some(unit) = units.get(&head.unit) else { return };
         let sees = match head.only {
             Some(name) if name != self.name => false,
-            Some(_) if head.kind == ChangeKind::Added => {
-                self.joined.insert(head.unit);
-                true
-            }
             Some(_) => {
-                self.joined.remove(&head.unit);
-                true
+                let is_mark = head.kind == ChangeKind::Synced;
+                if head.kind == ChangeKind::Added || is_mark && head.objects() > 0 {
+                    self.joined.insert(head.unit);
+                } else {
+                    self.joined.remove(&head.unit);
+                }
+                !is_mark
             }
             // A `Synced` concerns the whole type, not only the unit that reports it.
             None if head.kind == ChangeKind::Synced => {

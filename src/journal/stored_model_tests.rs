@@ -18,6 +18,7 @@ use roaring::RoaringTreemap;
 use super::{
     compaction::testing::{Entry, Merger, Step},
     memory::MemoryJournal,
+    recovery::with_mark,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
     *,
@@ -233,14 +234,12 @@ impl Disk {
 struct Consumer {
     id: Option<ReaderId>,
     sees: BTreeSet<u32>,
-    /// First position of each join or leave with records.
+    /// First position of each join or leave.
     crossings: Vec<(u64, u32, bool)>,
     /// All records that it ever wanted.
     wanted: BTreeSet<u64>,
     /// Records that it must be shown.
     expected: BTreeSet<u64>,
-    /// Records that it may be shown: those before a join without records that was saved early.
-    optional: BTreeSet<u64>,
     in_flight: BTreeSet<u64>,
     /// Records that were read and must be read again, before all others.
     again: BTreeSet<u64>,
@@ -548,26 +547,8 @@ impl Run {
         self.release(unit);
         let joins = !self.readers[number].sees.contains(&unit);
         let id = self.readers[number].id.unwrap();
-        if silent && joins {
-            if self.journal.is_crossing(id, UnitId(unit)) {
-                return;
-            }
-            self.hits.silent += 1;
-            let mark = self.journal.released().0;
-            self.journal[id].announce(UnitId(unit));
-            self.save(false);
-            let early = self.disk.now.records.range(mark + 1..).filter(|(_, (record, only))| {
-                record.unit == UnitId(unit) && only.is_none() && is_wanted(number, &record.change)
-            });
-            let reader = &mut self.readers[number];
-            let early: Vec<_> = early.map(|(sequence, _)| *sequence).collect();
-            reader.optional.extend(early.into_iter().filter(|sequence| !reader.wanted.contains(sequence)));
-            self.journal.cross((id, joins), UnitId(unit), self.epoch, &[], 1).unwrap();
-            self.journal.raise();
-            reader.sees.insert(unit);
-            return;
-        }
-        self.hits.loud += 1;
+        self.hits.silent += u64::from(silent);
+        self.hits.loud += u64::from(!silent);
         self.version += 1;
         let object = pod("a", "a0", self.version);
         let change = if joins {
@@ -575,10 +556,10 @@ impl Run {
         } else {
             Change::Removed { object, cause: Cause::Reload }
         };
-        let changes = [change];
+        let changes = with_mark(joins, if silent { &[] } else { std::slice::from_ref(&change) });
         let ticket = self.journal.cross((id, joins), UnitId(unit), self.epoch, &changes, 1).unwrap().unwrap();
         let reader = &mut self.readers[number];
-        if is_wanted(number, &changes[0]) {
+        if !silent && is_wanted(number, &change) {
             reader.wanted.insert(ticket.first.0);
             reader.expected.insert(ticket.first.0);
         }
@@ -636,8 +617,7 @@ impl Run {
                 assert!(reader.again.is_empty(), "what was in flight comes again first");
                 assert!(sequence > reader.last, "in order");
                 reader.last = sequence;
-                let is_expected = reader.expected.remove(&sequence) || reader.optional.contains(&sequence);
-                assert!(is_expected, "{sequence} of {:?} was not to come", name_of(number));
+                assert!(reader.expected.remove(&sequence), "{sequence} of {:?} was not to come", name_of(number));
                 let overtaken = reader.expected.first().filter(|first| **first < sequence);
                 assert_eq!(overtaken, None, "nothing is left out");
             }
@@ -741,7 +721,6 @@ impl Run {
             reader.expected = saved.open;
             reader.expected.extend(reader.wanted.range(saved.mark + 1..));
             self.hits.shown_again += reader.in_flight.intersection(&reader.expected).count().min(before) as u64;
-            reader.optional.retain(|sequence| survives(sequence) || *sequence < content.first);
             reader.compacted = compacted_of(&content, &name).iter().collect();
             reader.coalesced = 0;
             let is_kept = |place: &u64| *place >= content.first || reader.compacted.contains(place);
@@ -752,9 +731,8 @@ impl Run {
             let joined: BTreeSet<_> = self.journal[id].joined().into_iter().map(|unit| unit.0).collect();
             for unit in 0..UNITS {
                 let last = reader.crossings.iter().rfind(|(_, of, _)| *of == unit);
-                // A join without records may have come after it.
                 let is_joined = last.is_none_or(|(.., joins)| *joins);
-                assert!(!is_joined || joined.contains(&unit), "{number} {unit}: {:?} {joined:?}", reader.crossings);
+                assert_eq!(joined.contains(&unit), is_joined, "{number} {unit}: {:?} {joined:?}", reader.crossings);
             }
             reader.sees = joined;
         }
@@ -804,10 +782,8 @@ impl Run {
                 self.restart();
                 self.hits.stopped += 1;
                 for (reader, open) in self.readers.iter().zip(open).take(READERS - 1) {
-                    let surely = |all: &BTreeSet<u64>| -> BTreeSet<u64> {
-                        all.range(..=released).filter(|sequence| !reader.optional.contains(sequence)).copied().collect()
-                    };
-                    assert_eq!(surely(&reader.expected), surely(&open), "after a clean stop nothing comes twice");
+                    let seen = |all: &BTreeSet<u64>| all.range(..=released).copied().collect::<Vec<_>>();
+                    assert_eq!(seen(&reader.expected), seen(&open), "after a clean stop nothing comes twice");
                 }
             }
         }

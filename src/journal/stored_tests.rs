@@ -85,10 +85,13 @@ fn words(records: &[Record]) -> Vec<String> {
     records.iter().map(brief).collect()
 }
 
+/// Copies a store that may be written meanwhile. Files come before directories: the seal names what the database must have, so a
+/// later seal would name data that the copy of the database lacks.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+    let mut entries: Vec<_> = fs::read_dir(from).unwrap().map(|entry| entry.unwrap()).collect();
+    entries.sort_by_key(|entry| entry.file_type().unwrap().is_dir());
+    for entry in entries {
         let target = to.join(entry.file_name());
         if entry.file_type().unwrap().is_dir() {
             copy(&entry.path(), &target);
@@ -253,6 +256,31 @@ async fn joined_reader_keeps_its_unit_after_restart() {
     let other = journal.open_reader(named("other", small())).unwrap();
     assert_eq!(words(&take(&journal, other, 2).await), ["updated a/2<1", "added b/1"]);
     assert_eq!(journal.stats(other).queued, 0);
+}
+
+#[tokio::test]
+async fn new_reader_gets_no_records_of_removed_one() {
+    let (dir, crashed) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let journal = open(dir.path(), JournalOptions::default());
+    let old = journal.open_reader(named("one", small())).unwrap();
+    // The leave stays invisible, because an earlier append is not released.
+    journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    let leave = Move { reader: old, kind: MoveKind::Leave };
+    journal.cross(leave, UnitId(0), 1, &[removed("a", "a", 1)], Timestamp::UNIX_EPOCH).unwrap();
+    journal.close_reader(old);
+    let mut options = named("one", small());
+    options.interest.units.values_mut().for_each(|unit| unit.joins = true);
+    journal.open_reader(options.clone()).unwrap();
+    copy(dir.path(), crashed.path());
+
+    let journal = open(crashed.path(), JournalOptions::default());
+    let new = journal.open_reader(options).unwrap();
+    assert_eq!(journal.stats(new).queued, 0);
+    commit(&journal, 1, &[added("y", "y", 1)]);
+    let join = Move { reader: new, kind: MoveKind::Join(None) };
+    journal.cross(join, UnitId(0), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    commit(&journal, 0, &[added("b", "b", 1)]);
+    assert_eq!(words(&take(&journal, new, 1).await), ["added b/1"]);
 }
 
 /// Returns changes of which none can be coalesced.

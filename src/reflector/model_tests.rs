@@ -169,7 +169,7 @@ impl<'a> World<'a> {
             markers: true,
             watch_cache: true,
             lag: plan.lag,
-            reflector: Reflector::new(config, ReflectorStart::Fresh),
+            reflector: Reflector::new(config, ReflectorStart::Fresh(ResourceVersion::unset())),
             config,
             pending: ReflectorAction::Keep,
             stream: None,
@@ -435,7 +435,7 @@ impl<'a> World<'a> {
         let start = match &self.resume_version {
             Some(version) if saved || self.restored => ReflectorStart::Saved(version.clone()),
             Some(version) => ReflectorStart::Resume(version.clone()),
-            None => ReflectorStart::Fresh,
+            None => ReflectorStart::Fresh(ResourceVersion::unset()),
         };
         self.hit(if self.resume_version.is_some() { "restart, resumed" } else { "restart, unsynced" });
         self.count();

@@ -105,7 +105,7 @@ fn text(events: &[ReflectorEvent]) -> String {
 impl Bench {
     fn new(config: ReflectorConfig) -> Self {
         Self {
-            reflector: Reflector::new(config, ReflectorStart::Fresh),
+            reflector: Reflector::new(config, ReflectorStart::Fresh(ResourceVersion::unset())),
             now: Duration::ZERO,
             jitter: 0.0,
             comparison: Comparison::default(),

@@ -20,6 +20,8 @@ pub(crate) struct Collection {
     history: VecDeque<Entry>,
     objects: BTreeMap<String, Object>,
     created: u64,
+    /// Namespaces of objects outside of `default`, by the name of the object.
+    namespaces: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug)]
@@ -46,11 +48,23 @@ impl Default for Collection {
             history: VecDeque::new(),
             objects: BTreeMap::new(),
             created: 0,
+            namespaces: BTreeMap::new(),
         }
     }
 }
 
 impl Collection {
+    /// Returns a collection in which the objects with these names are in `namespace`. All others are in `default`.
+    pub(crate) fn with_namespace(mut self, namespace: &str, names: &[&str]) -> Self {
+        self.namespaces.extend(names.iter().map(|name| ((*name).to_owned(), namespace.to_owned())));
+        self
+    }
+
+    /// Returns the namespace of the objects with this name.
+    pub(crate) fn namespace(&self, name: &str) -> &str {
+        self.namespaces.get(name).map_or("default", String::as_str)
+    }
+
     /// Returns the version of the last change.
     pub(crate) fn version(&self) -> u64 {
         self.version
@@ -65,10 +79,10 @@ impl Collection {
     pub(crate) fn put(&mut self, name: &str) {
         self.version += 1;
         let event = if let Some(old) = self.objects.get(name) {
-            WatchEvent::Modified(object(name, old.uid(), self.version, self.version))
+            WatchEvent::Modified(self.object(name, old.uid(), self.version))
         } else {
             self.created += 1;
-            WatchEvent::Added(object(name, &format!("uid-{}", self.created), self.version, self.version))
+            WatchEvent::Added(self.object(name, &format!("uid-{}", self.created), self.version))
         };
         self.push(event);
     }
@@ -77,14 +91,16 @@ impl Collection {
     pub(crate) fn touch(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
-        self.push(WatchEvent::Modified(object(name, old.uid(), self.version, changed_at(old))));
+        let event = WatchEvent::Modified(self.object(name, old.uid(), changed_at(old)));
+        self.push(event);
     }
 
     /// Deletes an object if it exists.
     pub(crate) fn delete(&mut self, name: &str) {
         let Some(old) = self.objects.get(name) else { return };
         self.version += 1;
-        self.push(WatchEvent::Deleted(object(name, old.uid(), self.version, changed_at(old))));
+        let event = WatchEvent::Deleted(self.object(name, old.uid(), changed_at(old)));
+        self.push(event);
     }
 
     /// Increases the version without a change here, as if another collection had changed.
@@ -208,16 +224,16 @@ impl Collection {
         }
         state
     }
-}
 
-/// Creates an object with this version, whose content last changed at version `changed_at`.
-fn object(name: &str, uid: &str, version: u64, changed_at: u64) -> Object {
-    let version = version.to_string();
-    let identity = Identity { namespace: "default", name, uid, resource_version: &version };
-    let json = format!(
-        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"namespace":"default","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}},"data":{{"changedAt":"{changed_at}"}}}}"#
-    );
-    Object::assemble(identity, &[json.as_bytes()])
+    /// Creates an object with the current version, whose content last changed at version `changed_at`.
+    fn object(&self, name: &str, uid: &str, changed_at: u64) -> Object {
+        let (namespace, version) = (self.namespace(name), self.version.to_string());
+        let identity = Identity { namespace, name, uid, resource_version: &version };
+        let json = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"namespace":"{namespace}","name":"{name}","uid":"{uid}","resourceVersion":"{version}"}},"data":{{"changedAt":"{changed_at}"}}}}"#
+        );
+        Object::assemble(identity, &[json.as_bytes()])
+    }
 }
 
 /// Returns the version at which the content of a [`Collection`]'s object last changed. Writes that only changed the version do not

@@ -260,7 +260,7 @@ mod tests {
         let server = FakeApiServer::with_objects(&["a", "b", "c"]);
         server.fail_list(status(500));
         let config = ReflectorConfig { streaming_lists: StreamingLists::Never, ..ReflectorConfig::default() };
-        let mut reflector = Reflector::new(config, ReflectorStart::Fresh);
+        let mut reflector = Reflector::new(config, ReflectorStart::Fresh("".into()));
         let (mut input, mut stream, mut seen) = (ReflectorInput::Start, None, Vec::new());
         let begin = tokio::time::Instant::now();
         while seen.last() != Some(&"-a".to_owned()) {

@@ -6,7 +6,7 @@ impl World<'_> {
     pub(super) fn read(&mut self, handler: usize) {
         let process = self.process.as_mut().expect("the process runs");
         let Process { journal, consumers, .. } = process;
-        let consumer = &consumers[handler];
+        let Some(consumer) = &consumers[handler] else { return };
         let Some(EventLoad { events, bytes }) = consumer.core.room() else { return };
         let asked = journal[consumer.reader].to_load();
         if !asked.places.is_empty() {
@@ -21,7 +21,8 @@ impl World<'_> {
             self.check_read(handler, record);
         }
         let Process { table, consumers, .. } = self.process.as_mut().expect("the process runs");
-        consumers[handler].take(table.events(records), self.now);
+        let events = table.events(records);
+        consumers[handler].as_mut().expect("it is open").take(events, self.now);
     }
 
     /// Checks that a record given to a handler is durable and in the cache, and that the order is right (I3).
@@ -32,32 +33,37 @@ impl World<'_> {
         let is_durable = self.disk.synced.has(name_of(record));
         assert!(is_durable || self.fsync != Fsync::Group, "I3: {sequence} is handed out and not durable");
         assert!(self.disk.now.has(name_of(record)), "I3: {sequence} is handed out and not written");
-        assert!(process.consumers[handler].last < sequence, "I3: {sequence} is handed out after a later one");
-        let Some(object) = record.object() else { return };
-        let life = &self.sites[record.unit.0 as usize].lives[object.uid()];
-        let cached = process.units[record.unit.0 as usize].lookup(object.key());
+        let last = process.consumers[handler].as_ref().expect("it is open").last;
+        assert!(last < sequence, "I3: {sequence} is handed out after a later one");
+        let (Some(object), Some(unit)) = (record.object(), process.units.iter().find(|unit| unit.id == record.unit))
+        else {
+            return;
+        };
+        let life = &self.sites[unit.shape.site].lives[object.uid()];
+        let cached = unit.lookup(object.key());
         let is_shown = match (&record.change, &cached) {
             (Change::Deleted { .. }, Some(cached)) => cached.uid() != object.uid(),
-            (Change::Deleted { .. }, None) => true,
+            (Change::Deleted { .. }, None) | (Change::Removed { .. }, _) => true,
             (_, Some(cached)) => version_of(cached) >= version_of(object),
-            (_, None) => life.is_over,
+            // A change may have removed the unit's objects, because it was replacing the unit, until a crash undid it.
+            (_, None) => life.is_over || !unit.is_readable(),
         };
         assert!(is_shown, "I3: {sequence} is handed out, and a read finds {cached:?} and not {:?}", record.change);
     }
 
     pub(super) fn send(&mut self, handler: usize) {
         let now = self.now;
-        self.process().consumers[handler].ask(now);
+        self.process().consumers[handler].iter_mut().for_each(|consumer| consumer.ask(now));
     }
 
     /// Advances one delivery by one effect.
     pub(super) fn deliver(&mut self, handler: usize, health: Health) {
-        let Self { process, random, sinks, sites, acknowledged, lost, listed, now, .. } = self;
+        let Self { process, random, sinks, sites, homes, lost, listed, now, .. } = self;
         let Process { journal, consumers, journal_id, .. } = process.as_mut().expect("the process runs");
-        let consumer = &mut consumers[handler];
-        let settled = &acknowledged[handler];
-        let around = Surroundings { sites, journal_id: *journal_id, settled, lost, listed };
-        match consumer.advance((&mut sinks[handler], &around), health, *now, random) {
+        let Some(consumer) = &mut consumers[handler] else { return };
+        let sink = &mut sinks[consumer.sink];
+        let around = Surroundings { sites, homes, journal_id: *journal_id, lost, listed };
+        match consumer.advance((sink, &around), health, *now, random) {
             Progress::Nothing => {}
             Progress::Accepted { repeated, answer_lost } => {
                 self.hits.add_many("an event is delivered twice", repeated);
@@ -70,7 +76,7 @@ impl World<'_> {
                     places.len(),
                     "what was read can be acknowledged"
                 );
-                acknowledged[handler].extend(names);
+                sink.acknowledged.extend(names);
                 self.trace(|| format!("handler {handler}: acknowledges {places:?}"));
             }
         }

@@ -1,7 +1,7 @@
 //! Crashes and stops.
 
 use super::*;
-use crate::object::Object;
+use crate::{crash_simulation::disk::Content, object::Object};
 
 impl World<'_> {
     /// Ends the process; if `loses_tail`, the machine crashes too and loses a part of the unsynced writes.
@@ -13,26 +13,31 @@ impl World<'_> {
         self.process = None;
         self.disk.crash(kept);
         let content = &self.disk.now;
-        for (handler, acknowledged) in self.acknowledged.iter_mut().enumerate() {
-            acknowledged.truncate(content.settled[handler]);
+        for (number, sink) in self.sinks.iter_mut().enumerate() {
+            let settled = content.settled.values().find(|(of, _)| *of == number);
+            sink.is_over = settled.is_none();
+            sink.acknowledged.truncate(settled.map_or(0, |(_, acknowledged)| *acknowledged));
         }
-        let is_lost = |name: &RecordName, _: &mut Record| name.1 >= content.first && !content.has(*name);
+        let is_lost =
+            |name: &RecordName, _: &mut (Record, BTreeSet<usize>)| name.1 >= content.first && !content.has(*name);
         let lost: Vec<_> = self.journaled.extract_if(.., is_lost).collect();
         self.hits.add_many("records are lost with the tail", lost.len());
-        let gone: Vec<_> = lost.iter().filter(|(_, record)| matches!(record.change, Change::Deleted { .. })).collect();
-        for (name, record) in &lost {
+        let gone: Vec<_> =
+            lost.iter().filter(|(_, (record, _))| matches!(record.change, Change::Deleted { .. })).collect();
+        for (name, (record, _)) in &lost {
             let uid = record.object().map(Object::uid);
-            let ends = |(_, end): &&(RecordName, Record)| end.object().map(Object::uid) == uid;
+            let ends = |(_, (end, _)): &&(RecordName, (Record, _))| end.object().map(Object::uid) == uid;
             if matches!(record.change, Change::Refreshed { .. }) {
                 self.hits.add("an ignored update is lost with the tail");
             }
             if matches!(record.change, Change::Added { .. }) && gone.iter().copied().any(|end| ends(&end)) {
                 self.hits.add("a whole life is lost with the tail");
             }
-            for (sink, shown) in self.sinks.iter().zip(&mut self.shown_and_lost) {
+            let site = self.homes[&record.unit].site;
+            for sink in &mut self.sinks {
                 if let Some(object) = record.object().filter(|_| sink.accepted.contains(name)) {
-                    let content = self.sites[record.unit.0 as usize].content(object.uid(), version_of(object));
-                    shown.insert((record.unit.0, object.uid().to_owned(), content));
+                    let content = self.sites[site].content(object.uid(), version_of(object));
+                    sink.shown_and_lost.insert((site, object.uid().to_owned(), content));
                 }
             }
             if self.sinks.iter().any(|sink| sink.accepted.contains(name)) {
@@ -50,8 +55,10 @@ impl World<'_> {
 
     /// Counts the effects between which a crash happens.
     fn note_crash(&mut self) {
-        let Self { process, disk, hits, acknowledged, now, .. } = self;
-        let Some(Process { journal, units, consumers, syncing, saving, compacting, .. }) = process else { return };
+        let Self { process, disk, hits, sinks, now, .. } = self;
+        let Some(Process { journal, units, types, consumers, syncing, saving, compacting, .. }) = process else {
+            return;
+        };
         for unit in units {
             match &unit.in_flight {
                 None => {}
@@ -68,7 +75,13 @@ impl World<'_> {
                 hits.add("crash: released, not durable");
             }
         }
-        for (handler, consumer) in consumers.iter().enumerate() {
+        for of_type in types {
+            hits.add_many("crash: a reader waits for a unit", usize::from(!of_type.moves.is_empty()));
+            hits.add_many("crash: a reader waits for a first list", usize::from(!of_type.arrivals.is_empty()));
+        }
+        let is_addressed = |write: &Write| matches!(write, Write::Append { only: Some(only), .. } if !only.is_empty());
+        hits.add_many("crash: a join or leave is not durable", usize::from(disk.log.iter().any(is_addressed)));
+        for consumer in consumers.iter().flatten() {
             let stats = journal.stats(consumer.reader);
             hits.add_many("crash: visible, not read", usize::from(stats.queued > 0));
             let under_way = consumer.core.view(*now).in_flight;
@@ -82,9 +95,13 @@ impl World<'_> {
                     Phase::Accepted(_) => "crash: accepted, not answered",
                 });
             }
-            let saved = disk.now.settled[handler];
-            hits.add_many("crash: acknowledged, not saved", usize::from(saved < acknowledged[handler].len()));
-            hits.add_many("crash: saved, not durable", usize::from(disk.synced.settled[handler] < saved));
+            let saved = |content: &Content| {
+                content.settled.values().find(|(sink, _)| *sink == consumer.sink).map_or(0, |(_, saved)| *saved)
+            };
+            let (now, synced) = (saved(&disk.now), saved(&disk.synced));
+            let acknowledged = sinks[consumer.sink].acknowledged.len();
+            hits.add_many("crash: acknowledged, not saved", usize::from(now < acknowledged));
+            hits.add_many("crash: saved, not durable", usize::from(synced < now));
         }
         hits.add_many("crash: within a merge", usize::from(compacting.is_some()));
         hits.add_many("crash: merged, not durable", usize::from(disk.log.iter().any(is_merge)));
@@ -96,8 +113,10 @@ impl World<'_> {
     /// Stops the process cleanly, with some released records undelivered. The stop itself may be interrupted.
     pub(super) fn stop(&mut self) {
         let is_cut = self.random.chance(0.3).then(|| self.random.below(4));
-        for number in 0..self.sites.len() {
-            self.settle(number);
+        for number in 0..self.process().units.len() {
+            if self.process().units[number].runs() {
+                self.settle(number);
+            }
         }
         for _ in 0..self.random.below(40) {
             let handler = self.random.below(HANDLERS);
@@ -131,11 +150,13 @@ impl World<'_> {
             end(self);
         }
         let Process { journal, consumers, .. } = self.process();
-        let left = consumers.iter().any(|consumer| journal.stats(consumer.reader).position < journal.released());
+        let left =
+            consumers.iter().flatten().any(|consumer| journal.stats(consumer.reader).position < journal.released());
         self.hits.add(if left { "a clean stop leaves something" } else { "a clean stop leaves nothing" });
         self.trace(|| "clean stop".to_owned());
+        let settled = self.settled();
         self.process = None;
-        assert_eq!(self.disk.now.settled, self.settled());
+        assert_eq!(self.disk.now.settled, settled);
     }
 }
 

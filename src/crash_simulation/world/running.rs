@@ -1,6 +1,7 @@
 //! Processing of the server's events: apply, write, make durable, release, remove.
 
 use super::*;
+use crate::{indexer::Transaction, journal::Ticket};
 
 impl World<'_> {
     /// Advances the reflector of a unit by one answer.
@@ -8,15 +9,14 @@ impl World<'_> {
         let Self { process, sites, random, now, hits, lag, .. } = self;
         let unit = &mut process.as_mut().expect("the process runs").units[number];
         if unit.fifo.len() < 8 || calm {
-            unit.advance(&sites[number], *lag, now, random, calm);
+            unit.advance(&sites[unit.shape.site], *lag, now, random, calm);
             unit.note_return(hits);
         }
     }
 
     /// Advances the batch of a unit by one effect: append, write, publish, release.
     pub(super) fn pump(&mut self, number: usize) {
-        let Self { process, disk, births, .. } = self;
-        let Process { journal, units, .. } = process.as_mut().expect("the process runs");
+        let Process { journal, units, .. } = self.process.as_mut().expect("the process runs");
         let unit = &mut units[number];
         let Some((transaction, stage)) = unit.in_flight.take() else {
             unit.in_flight = unit.fifo.pop().map(|deltas| (unit.indexer.plan(deltas), Stage::Planned));
@@ -24,18 +24,15 @@ impl World<'_> {
         };
         let (id, epoch) = (unit.id, unit.epoch);
         match stage {
+            Stage::Planned if transaction.completes_initial() => self.complete_initial(number, transaction),
             Stage::Planned => {
-                *births += 1;
-                let ticket = journal.append(id, epoch, &transaction.changes, *births).unwrap();
-                unit.in_flight = Some((transaction, Stage::Appended(ticket, *births)));
+                self.births += 1;
+                let ticket = journal.append(id, epoch, &transaction.changes, self.births).unwrap();
+                unit.in_flight = Some((transaction, Stage::Appended(ticket, self.births)));
             }
             Stage::Appended(ticket, birth) => {
-                let records = records(id, ticket.first, birth, &transaction.changes);
-                let reached = transaction.reached.clone();
-                disk.write(Write::Append { unit: id, records: records.clone(), reached: reached.clone() });
-                journal.written((id, epoch), ticket, Some(&reached)).unwrap();
-                unit.in_flight = Some((transaction, Stage::Written(ticket)));
-                self.note_written(records);
+                self.write_append((id, epoch), ticket, birth, &transaction.changes, &transaction.reached);
+                self.process().units[number].in_flight = Some((transaction, Stage::Written(ticket)));
             }
             Stage::Written(ticket) => {
                 unit.indexer.commit(&transaction);
@@ -46,36 +43,82 @@ impl World<'_> {
                 journal.release(ticket);
             }
         }
-        self.trace(|| format!("unit {number}: done with {stage:?}"));
+        self.trace(|| format!("unit {}: done with {stage:?}", id.0));
     }
 
-    fn note_written(&mut self, records: Vec<Record>) {
-        for record in records {
+    /// Appends and writes the batch that completes the initial state of a unit. The end of the initial state of the type is part of
+    /// it, if this is the last unit.
+    fn complete_initial(&mut self, number: usize, mut transaction: Transaction) {
+        self.births += 1;
+        let births = self.births;
+        let Process { units, types, .. } = self.process();
+        let (id, epoch) = (units[number].id, units[number].epoch);
+        let siblings = Arc::clone(&types[units[number].shape.site].siblings);
+        let appended: Result<_, Infallible> = siblings.sync(id, transaction.objects, |total| {
+            transaction.set_total(total);
+            let ticket = self.process().journal.append(id, epoch, &transaction.changes, births).unwrap();
+            self.write_append((id, epoch), ticket, births, &transaction.changes, &transaction.reached);
+            Ok(ticket)
+        });
+        let Ok(ticket) = appended;
+        self.process().units[number].in_flight = Some((transaction, Stage::Written(ticket)));
+    }
+
+    /// Writes an append for all readers that see the unit.
+    pub(super) fn write_append(
+        &mut self,
+        (id, epoch): (UnitId, u64),
+        ticket: Ticket,
+        birth: i64,
+        changes: &[Change],
+        reached: &Reached,
+    ) {
+        let records = records(id, ticket.first, birth, changes);
+        let (written, reached) = (records.clone(), Some(reached.clone()));
+        self.disk.write(Write::Append { unit: id, records: written, only: None, reached: reached.clone() });
+        self.process().journal.written((id, epoch), ticket, reached.as_ref()).unwrap();
+        let wanted: Vec<_> = records.iter().map(|record| self.wanting(record)).collect();
+        self.note_written(records.into_iter().zip(wanted));
+    }
+
+    /// Returns the sinks that want a record for all readers.
+    fn wanting(&self, record: &Record) -> BTreeSet<usize> {
+        let site = self.homes[&record.unit].site;
+        let is_of_type = |unit: &UnitId| self.homes[unit].site == site;
+        let wants = |sink: &usize| {
+            let Sink { handler, joined, .. } = &self.sinks[*sink];
+            let sees = match record.change {
+                Change::Synced { .. } => joined.iter().any(is_of_type),
+                _ => joined.contains(&record.unit),
+            };
+            sees && changes(*handler).contains(&record.change)
+        };
+        let consumers = &self.process.as_ref().expect("the process runs").consumers;
+        consumers.iter().flatten().map(|consumer| consumer.sink).filter(wants).collect()
+    }
+
+    /// Notes written records, each with the sinks that want it.
+    pub(super) fn note_written(&mut self, records: impl IntoIterator<Item = (Record, BTreeSet<usize>)>) {
+        for (record, wanted) in records {
             if let Change::Added { object, cause: Cause::Initial } = &record.change {
-                self.listed.insert((record.unit.0, object.uid().to_owned()));
+                self.listed.insert((self.homes[&record.unit].site, object.uid().to_owned()));
             }
             if matches!(record.change, Change::Refreshed { .. }) {
                 self.hits.add("an update is ignored");
             }
-            let is_downtime = matches!(
-                record.change,
-                Change::Added { cause: Cause::Downtime, .. }
-                    | Change::Updated { cause: Cause::Downtime, .. }
-                    | Change::Deleted { cause: Cause::Downtime, .. }
-            );
-            if is_downtime {
+            if record.change.cause() == Some(Cause::Downtime) {
                 self.hits.add("a difference of the downtime");
             }
             self.trace(|| format!("written: {} unit {} {:?}", record.sequence.0, record.unit.0, record.change));
-            self.journaled.insert(name_of(&record), record);
+            self.journaled.insert(name_of(&record), (record, wanted));
         }
     }
 
     /// Stops the actors of a unit and starts them again. Recovers an unfinished batch like `indexer/writer.rs`.
     pub(super) fn restart_unit(&mut self, number: usize) {
-        self.trace(|| format!("unit {number}: restarted"));
         let Process { journal, units, .. } = self.process();
         let unit = &mut units[number];
+        let id = unit.id;
         let in_flight = unit.in_flight.take();
         if let Some((_, Stage::Appended(ticket, _))) = &in_flight {
             journal.take_back(*ticket);
@@ -88,6 +131,7 @@ impl World<'_> {
         }
         unit.launch();
         journal.fence(unit.id, unit.epoch);
+        self.trace(|| format!("unit {}: restarted", id.0));
         if in_flight.is_some() {
             self.hits.add("a unit restarts within a batch");
         }
@@ -96,11 +140,11 @@ impl World<'_> {
     /// Reads, applies and delivers changes while the disk is slow.
     pub(super) fn hurry(&mut self, handler: usize) {
         for _ in 0..self.random.below(60) {
-            let site = self.random.below(self.sites.len());
+            let (site, unit) = (self.random.below(self.sites.len()), self.any_unit());
             match self.random.below(12) {
                 0 => self.write(site),
-                1..3 => self.advance(site, false),
-                3..7 => self.pump(site),
+                1..3 => unit.into_iter().for_each(|unit| self.advance(unit, false)),
+                3..7 => unit.into_iter().for_each(|unit| self.pump(unit)),
                 7 => self.read(handler),
                 8 => self.send(handler),
                 _ => self.deliver(handler, HEALTH[handler]),
@@ -135,15 +179,21 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn settled(&self) -> [usize; HANDLERS] {
-        std::array::from_fn(|handler| self.acknowledged[handler].len())
+    /// Returns the number of acknowledgements of each open handler.
+    pub(super) fn settled(&self) -> Settled {
+        let consumers = &self.process.as_ref().expect("the process runs").consumers;
+        let of_handler = |(handler, consumer): (usize, &Option<Consumer>)| {
+            let sink = consumer.as_ref()?.sink;
+            Some((name_of_handler(handler), (sink, self.sinks[sink].acknowledged.len())))
+        };
+        consumers.iter().enumerate().filter_map(of_handler).collect()
     }
 
     pub(super) fn end_save(&mut self) {
         if let Some((states, settled)) = self.process().saving.take() {
             self.process().journal.saved(&states, true);
-            self.disk.write(Write::Readers(states, settled));
             self.trace(|| format!("saved {settled:?}"));
+            self.disk.write(Write::Readers(states, settled));
         }
     }
 
@@ -171,7 +221,7 @@ impl World<'_> {
         let handler = (0..HANDLERS).find(|handler| name_of_handler(*handler) == name).expect("it is one of them");
         let entries = content.entries.get(&name).cloned().unwrap_or_default();
         let held = process.journal[reader].hold(places, until).expect("something waits");
-        let log = |place| content.records.get(&place).map(|record| (record.clone(), None));
+        let log = |place| content.records.get(&place).cloned();
         let step = Merger::scan(&entries).step(&held, log, &entries);
         process.compacting = Some(Compacting { handler, step, state: None });
     }
@@ -179,12 +229,11 @@ impl World<'_> {
     /// Writes the compacted records, or makes the written ones durable; they are read only after that.
     pub(super) fn go_on_compacting(&mut self) {
         self.end_save(); // saves and compactions do not overlap
-        let settled = self.settled();
         let Some(Compacting { handler, step, state }) = self.process().compacting.take() else { return };
-        let process = self.process();
-        let reader = process.consumers[handler].reader;
+        let consumer = self.process().consumers[handler].as_ref().expect("it is not removed before the step ends");
+        let (reader, sink) = (consumer.reader, consumer.sink);
         if let Some(state) = state {
-            process.syncing = None;
+            self.process().syncing = None;
             self.begin_sync();
             self.end_sync();
             self.process().journal[reader].compacted(&step.superseded, &state);
@@ -192,10 +241,11 @@ impl World<'_> {
             self.trace(|| format!("handler {handler}: merged {:?} into {:?}", step.superseded, step.written));
             return;
         }
-        let state = process.journal.compacting(reader, &step.written, &step.superseded).expect("it is open");
+        let state = self.process().journal.compacting(reader, &step.written, &step.superseded).expect("it is open");
         let names = step.superseded.iter().filter_map(|place| self.disk.now.load(&state.name, place));
-        self.merged[handler].extend(names.map(|record| name_of(&record)));
-        self.disk.write(Write::Compacted(step.clone(), state.clone(), (handler, settled[handler])));
+        self.sinks[sink].merged.extend(names.map(|record| name_of(&record)));
+        let settled = [(state.name.clone(), (sink, self.sinks[sink].acknowledged.len()))].into();
+        self.disk.write(Write::Compacted(step.clone(), state.clone(), settled));
         self.process().compacting = Some(Compacting { handler, step, state: Some(state) });
     }
 
@@ -216,7 +266,7 @@ impl World<'_> {
     }
 }
 
-fn records(unit: UnitId, first: Sequence, birth: i64, changes: &[Change]) -> Vec<Record> {
+pub(super) fn records(unit: UnitId, first: Sequence, birth: i64, changes: &[Change]) -> Vec<Record> {
     let record = |(sequence, change): (u64, &Change)| Record {
         sequence: Sequence(sequence),
         unit,

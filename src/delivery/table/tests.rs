@@ -11,7 +11,8 @@ fn info(entry: &str) -> UnitInfo {
 }
 
 fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
-    let (_, interests) = table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
+    let (_, interests, moves) = table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
+    assert!(moves.is_empty());
     interests.into_iter().map(|(reader, _)| reader).collect()
 }
 
@@ -37,14 +38,15 @@ fn record(unit: u32, change: Change) -> Record {
 
 /// Rule: S-5.
 #[test]
-fn successor_adds_readers_new_to_the_unit() {
+fn successor_adds_new_readers_and_drops_old_ones() {
     let mut table = RouteTable::default();
     let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO)));
     add(&mut table, 1, "old");
-    let (_, interests) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
+    let (_, interests, moves) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
     assert_eq!(joins(&interests, 2), [(both, false), (new, true)]);
     assert!(!interests[0].1.units[&UnitId(1)].joins);
-    assert_eq!(table.readers_without("new"), [old]);
+    let leave = Move { reader: old, kind: MoveKind::Leave };
+    assert_eq!(moves, [leave, Move { reader: new, kind: RouteTable::JOIN_OF_RELOAD }]);
 }
 
 #[test]

@@ -8,8 +8,9 @@ use super::Journal;
 use crate::{
     change::{Cause, Change, Reached},
     journal::{
-        AppendError, Move, MoveKind, NotWritable, Sequence, Ticket, UnitId,
+        AppendError, Move, MoveKind, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
+        recovery::with_mark,
         store::{Append, NOBODY},
     },
     mutex::lock,
@@ -138,27 +139,11 @@ impl Journal {
         let joins = matches!(kind, MoveKind::Join(_));
         let time_micros = now.as_microsecond();
         let _gate = self.inner.disk().map(Disk::enter).transpose()?;
-        if let Some(disk) = self.inner.disk().filter(|_| changes.is_empty() && joins) {
-            // A join without changes leaves no record in the log. If a crash lost it, the reader would miss all later records.
-            // So the join is saved in the state of the reader first.
-            let mut core = self.inner.core();
-            if !core.crosses((reader, joins), unit) {
-                return Ok(());
-            }
-            if core.is_crossing(reader, unit) {
-                // After a crash, the next run would apply the pending leave to the saved join. The reader would then not see the
-                // unit.
-                return Err(NotWritable::Behind { bytes: core.unsynced_bytes }.into());
-            }
-            if let Some(reader) = core.reader(reader) {
-                reader.announce(unit);
-            }
-            drop(core);
-            self.inner.save(disk).map_err(|error| disk.fail(&error))?;
-        }
+        let stored = self.inner.disk().map(|_| with_mark(joins, changes));
+        let changes = stored.as_deref().unwrap_or(changes);
         let mut core = self.inner.core();
         let Some(ticket) = core.cross((reader, joins), unit, epoch, changes, time_micros)? else { return Ok(()) };
-        let Some(disk) = self.inner.disk().filter(|_| !changes.is_empty()) else {
+        let Some(disk) = self.inner.disk() else {
             let woken = core.raise();
             drop(core);
             self.inner.wake(&woken);

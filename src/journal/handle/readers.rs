@@ -59,7 +59,7 @@ impl Journal {
     /// Forgets a reader of the last run that was not opened again. Records that only this reader needed can be removed then.
     /// May block on the disk.
     pub fn forget_reader(&self, name: &str) {
-        self.inner.core().dormant.remove(name);
+        self.inner.core().forget_reader(name);
         if let Some(disk) = self.inner.disk() {
             disk.note(disk.store.remove_reader(name));
         }
@@ -80,6 +80,15 @@ impl Journal {
     pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
         self.inner.core().set_interest(reader, interest);
         // The interest is saved before the next append. After a crash the reader then sees the same units as now.
+        if let Some(disk) = self.inner.disk() {
+            disk.note(self.inner.save(disk));
+        }
+    }
+
+    /// Makes a reader see a new unit that replaces units that the reader saw, although the unit is not part of its interest. The
+    /// reader must then [leave](Journal::cross) the unit. May block on the disk.
+    pub fn inherit(&self, reader: ReaderId, unit: UnitId) {
+        self.inner.core().inherit(reader, unit);
         if let Some(disk) = self.inner.disk() {
             disk.note(self.inner.save(disk));
         }

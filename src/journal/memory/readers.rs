@@ -4,7 +4,7 @@ use roaring::RoaringTreemap;
 
 use super::{MemoryJournal, Turn};
 use crate::journal::{
-    Interest, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, ToLoad,
+    Interest, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, ToLoad, UnitId,
     reader::{JournalReader, needs, waits_from},
     store::{Head, StoredReader},
 };
@@ -37,13 +37,14 @@ impl MemoryJournal {
     }
 
     /// Opens a reader. If the last run had a reader of this name, the reader resumes from its state. Otherwise it starts at the
-    /// released watermark.
+    /// released watermark, and its saved state at the last position: the records in between may be addressed to an earlier reader
+    /// of this name.
     pub(crate) fn open_reader(&mut self, options: ReaderOptions) -> ReaderId {
         let ReaderOptions { bounds, interest, name } = options;
         let reader = match name.filter(|_| self.is_stored()) {
             Some(name) => {
                 let known = self.dormant.remove(name.as_str());
-                let new = || StoredReader { name, position: self.released(), ..StoredReader::default() };
+                let new = || StoredReader { name, position: self.last(), ..StoredReader::default() };
                 JournalReader::stored(bounds, known.unwrap_or_else(new), &self.units)
             }
             None => JournalReader::new(bounds),
@@ -74,9 +75,22 @@ impl MemoryJournal {
         }
     }
 
+    /// Makes a reader see a new unit that is not part of its interest. A leave follows.
+    pub(crate) fn inherit(&mut self, reader: ReaderId, unit: UnitId) {
+        let last = self.last();
+        if let Some(reader) = self.readers.get_mut(&reader) {
+            reader.inherit(unit, last);
+        }
+    }
+
     /// Forgets a reader. Returns its name, if it has one.
     pub(crate) fn close_reader(&mut self, reader: ReaderId) -> Option<String> {
         self.readers.remove(&reader)?.name().map(str::to_owned)
+    }
+
+    /// Forgets a reader of the last run that was not opened again.
+    pub(crate) fn forget_reader(&mut self, name: &str) {
+        self.dormant.remove(name);
     }
 
     /// Returns the name that marks records for this reader alone: the reader's own name, or else `#` and its id.

@@ -33,9 +33,6 @@ impl JournalReader {
     /// Forgets a unit. If `resource` is set, also forgets this type, because it has no unit any more.
     pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
         self.units.remove(&unit);
-        if let Some(stored) = &mut self.stored {
-            stored.joining.remove(&unit);
-        }
         if let Some(resource) = resource {
             self.marks.remove(&resource);
         }
@@ -68,6 +65,14 @@ impl JournalReader {
             if let Some(synced) = synced.get(&unit.terms.resource) {
                 self.mark(unit.terms.resource, *synced);
             }
+        }
+    }
+
+    /// Starts to see a unit that is not part of the interest, from the position `last` on.
+    pub(crate) fn inherit(&mut self, unit: UnitId, last: Sequence) {
+        if !self.abandoned {
+            self.units.entry(unit).or_insert(Sight { joined: Some(last), ..Sight::default() });
+            self.touch();
         }
     }
 
@@ -109,9 +114,6 @@ impl JournalReader {
         }
         let before = self.tally.stats.wanted;
         self.touch();
-        if let Some(stored) = &mut self.stored {
-            stored.joining.remove(&unit.id);
-        }
         if let Some(resync_every) = join {
             // The interest may no longer contain the unit. A leave then follows.
             let unwanted = Sight { resync_every, ..Sight::default() };
@@ -124,7 +126,8 @@ impl JournalReader {
                 sight.remove();
             }
         }
-        for record in records {
+        let is_mark = |record: &&Record| matches!(record.change, Change::Synced { .. });
+        for record in records.iter().filter(|record| !is_mark(record)) {
             self.take(record, unit.terms, self.wants(&record.change, unit));
         }
         self.settle();

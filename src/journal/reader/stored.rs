@@ -4,8 +4,6 @@
 //! the store again, in order. The reader's limits never cause a drop: only a full store drops records. Only a compaction of the
 //! store coalesces them, and nothing is loaded during the steps of that compaction.
 
-use std::collections::BTreeSet;
-
 use roaring::RoaringTreemap;
 
 use super::{JournalReader, queue::WaitingRecord};
@@ -31,12 +29,11 @@ pub(super) struct Stored {
     /// Number of compaction steps so far. A load is void if a step has started since the load was requested.
     epoch: u64,
     pub(super) given_up: RoaringTreemap,
-    /// Units of pending joins that leave no record in the log. The saved state lists these units as joined, because nothing else
-    /// would show the join after a crash.
-    pub(super) joining: BTreeSet<UnitId>,
     /// Released watermark when the reader was abandoned; `None` if it was not. The reader ignores later records. The next run
     /// selects them from the log.
     pub(super) frozen: Option<Sequence>,
+    /// Position at which the reader was opened. The released watermark may be lower.
+    opened: Sequence,
     /// Set while there are unsaved changes.
     changed: bool,
     /// First record of the log that the saved state needs.
@@ -61,8 +58,8 @@ impl Stored {
             held: false,
             epoch: 0,
             given_up: state.given_up,
-            joining: BTreeSet::new(),
             frozen: None,
+            opened: state.position,
             changed: true,
             floor: 0,
             compacted: state.compacted,
@@ -177,14 +174,6 @@ impl JournalReader {
         }
     }
 
-    /// Notes that the reader will join a unit, and that this join leaves no record in the log.
-    pub(crate) fn announce(&mut self, unit: UnitId) {
-        if let Some(stored) = &mut self.stored {
-            stored.joining.insert(unit);
-            stored.changed = true;
-        }
-    }
-
     /// Returns the state to save if it differs from the saved one. `mark` is the released watermark.
     pub(crate) fn save(&mut self, mark: Sequence) -> Option<StoredReader> {
         let stored = self.stored.as_ref()?;
@@ -203,9 +192,9 @@ impl JournalReader {
         }
         Some(StoredReader {
             name: stored.name.to_string(),
-            position: stored.frozen.unwrap_or(mark),
+            position: stored.frozen.unwrap_or(mark).max(stored.opened),
             pending,
-            joined: joined.union(&stored.joining).copied().collect(),
+            joined,
             given_up: stored.given_up.clone(),
             compacted: stored.compacted.clone(),
         })

@@ -30,6 +30,12 @@ pub struct Head<'a> {
     never: Infallible,
 }
 
+impl Head<'_> {
+    pub(crate) fn objects(&self) -> u64 {
+        match self.never {}
+    }
+}
+
 /// Data that one step of a compaction writes.
 #[derive(Debug)]
 pub(crate) struct CompactionStep {

@@ -228,6 +228,11 @@ impl<'a> Head<'a> {
         lives && !self.is_addressed() && self.body == StoredBody::Own
     }
 
+    /// Returns the number of objects of a [`ChangeKind::Synced`], and zero for other kinds.
+    pub(crate) fn objects(&self) -> u64 {
+        if self.kind == ChangeKind::Synced { self.size } else { 0 }
+    }
+
     /// Returns the size of the object's JSON, in bytes.
     pub fn json_bytes(&self) -> u64 {
         if self.kind == ChangeKind::Synced { 0 } else { self.size }
