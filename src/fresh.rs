@@ -68,7 +68,7 @@ impl<T> Fresh<T> {
                     tracing::info!(files = ?files.paths(), "reloaded changed files");
                     *value = Arc::new(new);
                 }
-                Err(error) => tracing::warn!(error, "a changed file is invalid; the previous content stays in use"),
+                Err(error) => tracing::warn!(error, "cannot use a changed file; the previous content stays in use"),
             }
             *seen = files;
         }

@@ -9,7 +9,8 @@
 //! [`Ring`](ring::Ring) holds the newest events for all subscribers. [`SubscriberCursor`](cursor::SubscriberCursor) chooses the
 //! next step of one subscriber, [`SubscriberFilter`](filter::SubscriberFilter) selects the events that it wants. [`query`] parses
 //! the request of a subscriber, [`frame`] formats the output. All of these are pure. [`judge`] evaluates expressions on its own
-//! thread, and shares the time of this thread between the clients. [`Hub`](hub::Hub) feeds the ring and keeps the counters. [`Subscriber`](subscriber::Subscriber) returns the frames.
+//! thread, and shares the time of this thread between the clients. [`Hub`](hub::Hub) feeds the ring and keeps the counters.
+//! [`Subscriber`](subscriber::Subscriber) returns the frames.
 //!
 //! **Invariants:** a slow or blocked subscriber only occupies one of the allowed connections; it delays nothing. Events that a
 //! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a

@@ -56,8 +56,8 @@ pub(crate) struct RunArgs {
     /// Lets handlers of type `exec` run programs. Anyone who can change the configuration can then run programs as this user.
     #[arg(long)]
     pub(crate) allow_exec: bool,
-    /// First rewrites `[state] dir`, so that its files contain no removed values. Only changes that a handler has not received yet
-    /// stay. Needs free disk space for a copy.
+    /// First rewrites `[state] dir`, so that its files contain no removed values. Changes stay from the first one that waits for a
+    /// handler. Needs free disk space for a copy.
     #[arg(long)]
     compact_state: bool,
 }
@@ -97,9 +97,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
 fn compact(state: &StateConfig) -> anyhow::Result<()> {
     let dir = state.dir.as_ref().context("--compact-state needs `[state] dir`")?;
     let waiting = Journal::compact(&Store::home(dir), state.journal)?;
-    tracing::info!(dir = %dir.display(), "rewrote the state; it contains no removed values");
+    tracing::info!(dir = %dir.display(), "rewrote the state directory");
     if waiting > 0 {
-        tracing::warn!(changes = waiting, "changes that wait for a handler stay in the state, as they were recorded");
+        tracing::warn!(
+            changes = waiting,
+            "the state may still contain removed values: changes stay from the first one that waits for a handler"
+        );
     }
     Ok(())
 }

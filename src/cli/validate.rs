@@ -28,8 +28,8 @@ const NAMED_MAX: usize = 8;
 /// Checks a configuration and reports all errors at once, with file, line, key and the nearest valid name.
 ///
 /// The command asks the API server which types each `match` selects, which `fields` they do not support, which of them this
-/// user may not list or watch, and which paths no object of these types has. It also tries to write to `[state] dir`. The exit code is 2 if the configuration has
-/// errors, and 1 if the server cannot be reached.
+/// user may not list or watch, and which paths no object of these types has. It also tries to write to `[state] dir`. The exit
+/// code is 2 if the configuration has errors, and 1 if the server cannot be reached.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of the command line")]
 pub(crate) struct ValidateArgs {

@@ -67,7 +67,7 @@ pub struct ResourceConfig {
     /// uid.
     #[serde(default)]
     pub cache: Cache,
-    /// `true` lets objects hide themselves with the annotation `deltabus.dev/ignore: "true"`. Whoever may write an object can then
+    /// `true` lets objects hide themselves with the annotation `deltabus.dev/ignore: "true"`. Any writer of an object can then
     /// hide it. RBAC types and Secrets are hidden only if `match` names them. Default: false.
     #[serde(default)]
     pub ignore_annotation: bool,

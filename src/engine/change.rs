@@ -101,7 +101,10 @@ impl Conductor {
     /// Makes the pending moves of the units that do not run. Waits while the journal accepts no records.
     async fn finish_moves(&self, name: &TypeName) {
         while let Err(why) = self.make_moves_at_rest(name) {
-            warn!(resource = %name, %why, "handlers will join or leave when the journal accepts the events");
+            warn!(
+                resource = %name, %why,
+                "added and removed events for changed handlers wait until the journal can store them"
+            );
             self.shared.journal.writable().await;
         }
     }

@@ -319,7 +319,7 @@ impl Open {
             drop(file.lock_shared()); // waits while the file is compressed; not every file system has locks
             let metadata = std::fs::metadata(&path)?;
             if id != (metadata.dev(), metadata.ino()) {
-                return Err(io::Error::other("it was compressed or moved in this moment"));
+                return Err(io::Error::other("it was just compressed or moved"));
             }
             len = mend_tail(&mut file, metadata.len(), &path)?;
         }

@@ -24,8 +24,8 @@ const NICE: i32 = 19;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Client whose streams share one part of the evaluation's time, and whose paged lists share one part of their store: the name of a token, or an address where no tokens are needed. The
-/// default is the program that contains the engine.
+/// Client whose streams share one part of the evaluation's time, and whose paged lists share one part of their store. It is the name
+/// of a token, or an address where no tokens are needed. The default is the program that contains the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamClient(pub String);
 

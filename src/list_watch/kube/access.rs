@@ -217,8 +217,8 @@ fn checked(server: &Uri) -> Result<Uri, AccessError> {
 /// Reads the service account of a pod.
 fn of_pod(files: &mut FilesSeen) -> Result<Entry, AccessError> {
     let failed = |cause: &str| {
-        let what = "failed to use the pod's service account; is automountServiceAccountToken off?";
-        AccessError::new(format!("{what}: {cause}"))
+        let hint = "check that automountServiceAccountToken of the pod is not false";
+        AccessError::new(format!("failed to use the pod's service account: {cause}; {hint}"))
     };
     let mut config = Config::incluster().map_err(|error| failed(&describe(&error)))?;
     if let Some(path) = config.root_cert_file.take() {

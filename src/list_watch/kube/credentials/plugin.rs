@@ -111,7 +111,7 @@ impl Plugin {
     pub(super) fn run(&self) -> Result<(Issued, Option<Timestamp>), CredentialError> {
         let is_interactive = self.mode != Some(ExecInteractiveMode::Never) && io::stdin().is_terminal();
         if self.mode == Some(ExecInteractiveMode::Always) && !is_interactive {
-            return Err(self.error("needs a terminal (interactiveMode: Always), and standard input is none"));
+            return Err(self.error("needs a terminal (interactiveMode: Always), but standard input is not a terminal"));
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.error(&format!("cannot be run: {error}")))?;
