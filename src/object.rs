@@ -567,7 +567,6 @@ mod tests {
         }
     }
 
-    /// Rule: LW-5.
     #[test]
     fn newest_version_is_never_unset_one() {
         let newest = |versions: &[&str]| ResourceVersion::newest(versions.iter().map(|version| (*version).into()));
@@ -576,6 +575,7 @@ mod tests {
         assert!(newest(&[]).is_unset());
     }
 
+    /// Rule: LW-5.
     #[test]
     fn paths_distinguish_core_and_grouped_types() {
         let pods = ResourceType {
