@@ -41,10 +41,14 @@ mod options;
 #[cfg(feature = "nats")]
 mod publish;
 #[cfg(feature = "nats")]
+mod received;
+#[cfg(feature = "nats")]
 mod stored;
 #[cfg(feature = "nats")]
 mod stream;
 pub mod subject;
+#[cfg(all(test, feature = "nats"))]
+mod tests;
 
 #[cfg(feature = "nats")]
 pub use deliver::NatsHandler;

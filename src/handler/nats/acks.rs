@@ -3,14 +3,16 @@
 //! The handler reads acknowledgements itself. The `JetStream` client of `async-nats` has a timer, a channel and a future for each
 //! message; together they reduce the throughput.
 
+use std::sync::Arc;
+
 use async_nats::{
     Client, Message, StatusCode, Subject, Subscriber,
     jetstream::{self, ErrorCode},
 };
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 
-use super::message::too_large;
+use super::{message::too_large, received::Received};
 use crate::handler::HandlerError;
 
 /// Maximum number of acknowledgements that are read at once.
@@ -23,15 +25,16 @@ pub(super) struct AckInbox {
     /// Number of the next message. A number is never used twice, so a late acknowledgement does not count for another message.
     next: u64,
     acks: Subscriber,
+    received: Arc<Received>,
 }
 
 impl AckInbox {
-    pub(super) async fn open(client: &Client) -> Result<Self, HandlerError> {
+    pub(super) async fn open(client: &Client, received: Arc<Received>) -> Result<Self, HandlerError> {
         let prefix = format!("{}.", client.new_inbox());
         let opened = client.subscribe(format!("{prefix}*")).await;
         let acks = opened
             .map_err(|error| HandlerError::Failed(format!("failed to subscribe to acknowledgements: {error}")))?;
-        Ok(Self { prefix, next: 0, acks })
+        Ok(Self { prefix, next: 0, acks, received })
     }
 
     /// Returns a number for a message, and the subject to which the stream sends the acknowledgement.
@@ -45,8 +48,16 @@ impl AckInbox {
     pub(super) async fn read(&mut self) -> impl Iterator<Item = (u64, Result<Receipt, NotStored>)> + use<> {
         let acks = (&mut self.acks).ready_chunks(READ_MAX).next().await;
         let Some(acks) = acks else { return std::future::pending().await }; // the client is closed; the caller has a timeout
+        self.received.consume(&acks);
         let prefix_len = self.prefix.len();
         acks.into_iter().filter_map(move |ack| Some((number(&ack, prefix_len)?, receipt(&ack))))
+    }
+
+    /// Removes the messages that have arrived.
+    pub(super) fn clear(&mut self) {
+        while let Some(Some(ack)) = self.acks.next().now_or_never() {
+            self.received.consume([&ack]);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_nats::{Subject, jetstream::stream::Stream};
 use futures_util::future::BoxFuture;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{RwLock, RwLockReadGuard, Semaphore};
 
 use super::{
     NatsOptions,
@@ -30,10 +30,11 @@ pub struct NatsHandler {
     pub(super) subject: SubjectTemplate,
     pub(super) formatter: Formatter,
     pub(super) memory: Memory,
-    /// The connection. It is never replaced, because unsent messages of the old connection could overtake messages of the new one.
-    link: OnceCell<Link>,
-    /// The checked stream; `None` before the check.
-    stream: Mutex<Option<Arc<Stream>>>,
+    /// The connection. An attempt locks it for reading. It is replaced only after all its attempts and its thread have ended:
+    /// unsent messages of the old connection could overtake messages of the new one.
+    link: RwLock<Option<Link>>,
+    /// Its permit belongs to the thread of the connection.
+    slot: Arc<Semaphore>,
 }
 
 impl NatsHandler {
@@ -43,23 +44,40 @@ impl NatsHandler {
     /// Fails if the template of the subject is invalid.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
         let (subject, formatter) = (SubjectTemplate::parse(&options.subject)?, formatter.into());
-        let (memory, link, stream) = (Memory::default(), OnceCell::new(), Mutex::default());
-        Ok(Self { options, subject, formatter, memory, link, stream })
+        let (memory, link, slot) = (Memory::default(), RwLock::default(), Arc::new(Semaphore::new(1)));
+        Ok(Self { options, subject, formatter, memory, link, slot })
+    }
+
+    /// Returns the connection for an attempt. Connects if there is no connection, if it has ended, or if it must be replaced.
+    async fn link(&self) -> Result<RwLockReadGuard<'_, Link>, HandlerError> {
+        let is_usable = |link: &&Link| link.end().is_none() && !link.received.is_stale();
+        if let Ok(link) = RwLockReadGuard::try_map(self.link.read().await, |link| link.as_ref().filter(is_usable)) {
+            return Ok(link);
+        }
+        let mut place = self.link.write().await; // waits for the attempts on the old connection
+        if !place.as_ref().is_some_and(|link| is_usable(&link)) {
+            if let Some(end) = place.take().and_then(|link| link.end()) {
+                tracing::warn!(reason = %end, "connecting to NATS again");
+                self.memory.look_slower();
+            }
+            *place = Some(Link::connect(&self.options, &self.slot).await?);
+        }
+        let link = RwLockReadGuard::try_map(place.downgrade(), Option::as_ref);
+        link.map_err(|_| HandlerError::Failed("the connection to NATS was replaced".to_owned()))
     }
 
     /// Returns the stream; `None` if messages are only sent. The first call checks the stream, and so does the first call after a
     /// failed attempt.
     async fn stream(&self, link: &Link) -> Result<Option<Arc<Stream>>, HandlerError> {
         let Some(options) = &self.options.jetstream else { return Ok(None) };
-        let mut known = self.stream.lock().await;
+        let mut known = link.stream.lock().await;
         if known.is_none() {
             *known = Some(Arc::new(stream::open(&link.context, options, self.subject.wildcard()).await?));
         }
         Ok(known.clone())
     }
 
-    async fn send(&self, batch: &Notification, form: Form) -> Result<(), HandlerError> {
-        let link = self.link.get_or_try_init(|| Link::connect(&self.options)).await?;
+    async fn send(&self, link: &Link, batch: &Notification, form: Form) -> Result<(), HandlerError> {
         let watch = link.ready().await?;
         let sending = async {
             let stream = self.stream(link).await?;
@@ -81,9 +99,13 @@ impl NatsHandler {
 impl AsyncHandler for NatsHandler {
     fn deliver<'a>(&'a self, batch: &'a Notification, form: Form) -> BoxFuture<'a, Result<(), HandlerError>> {
         Box::pin(async move {
-            let sent = self.send(batch, form).await;
+            let link = self.link().await?;
+            let sent = self.send(&link, batch, form).await;
             if let Err(HandlerError::Failed(_)) = &sent {
-                *self.stream.lock().await = None; // it may have been deleted or replaced: check it again
+                *link.stream.lock().await = None; // it may have been deleted or replaced: check it again
+                if let Some(end) = link.end() {
+                    return Err(end); // the cause of all errors of the client
+                }
             }
             sent
         })
@@ -91,7 +113,8 @@ impl AsyncHandler for NatsHandler {
 
     fn close(&self) -> BoxFuture<'_, Result<(), HandlerError>> {
         Box::pin(async {
-            let Some(link) = self.link.get() else { return Ok(()) };
+            let link = self.link.read().await;
+            let Some(link) = link.as_ref().filter(|link| link.end().is_none()) else { return Ok(()) };
             let closed = link.client.drain().await;
             closed.map_err(|error| HandlerError::Failed(format!("failed to close the connection to NATS: {error}")))
         })

@@ -2,27 +2,29 @@
 
 use std::{
     collections::{HashSet, VecDeque},
-    error::Error,
+    future,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    thread,
     time::Duration,
 };
 
 use async_nats::{
-    Client, ClientError, ConnectError, ConnectErrorKind, ConnectOptions, Event, RequestErrorKind, ServerError,
+    Client, ClientError, ConnectErrorKind, ConnectOptions, Event, RequestErrorKind, Server, ServerAddr, ServerError,
     connection,
-    jetstream::{Context, context::ContextBuilder},
-    rustls::{
-        self,
-        crypto::{CryptoProvider, ring},
-    },
+    jetstream::{Context, context::ContextBuilder, stream::Stream},
+    rustls::crypto::{CryptoProvider, ring},
 };
-use tokio::sync::watch;
+use tokio::{
+    runtime,
+    sync::{self, Semaphore, oneshot, watch},
+    time::timeout,
+};
 
-use super::{NatsOptions, acks::AckInbox, auth};
-use crate::{client_error::causes, handler::HandlerError, mutex::lock};
+use super::{NatsOptions, acks::AckInbox, auth, received::Received};
+use crate::{handler::HandlerError, mutex::lock};
 
 /// Maximum time that an attempt waits for the connection. Also the timeout of connecting to one server.
 const CONNECT_WAIT: Duration = Duration::from_secs(3);
@@ -36,17 +38,44 @@ const REFUSED_PUBLISH: &str = "permissions violation for publish to \"";
 /// refusal of this request serves as an answer.
 const ROUND_TRIP_SUBJECT: &str = "$SYS.REQ.USER.INFO";
 
+/// Maximum time of the first connection to one of all addresses. Each address has [`CONNECT_WAIT`].
+const FIRST_CONNECT_MAX: Duration = Duration::from_mins(1);
+/// Maximum number of messages that wait in an inbox or a search. An attempt waits for fewer acknowledgements.
+const WAITING_MAX: usize = 2048;
+/// Maximum number of servers that are kept from an announcement.
+const ANNOUNCED_MAX: usize = 256;
+/// Parts of the errors of a failed TLS handshake. The client reports them as text.
+const TLS_ERRORS: [&str; 7] = [
+    "TLS error",
+    "tls handshake",
+    "invalid peer certificate",
+    "received fatal alert",
+    "received corrupt message",
+    "peer is incompatible",
+    "peer misbehaved",
+];
+
 /// A connection that reconnects by itself.
+///
+/// Its tasks have a thread and a runtime of their own. The end of the runtime ends the tasks in any state and frees their buffers;
+/// the client has no other way to end them while the server sends. After that end nothing is sent any more.
 pub(super) struct Link {
     pub(super) client: Client,
     pub(super) context: Context,
     /// Inboxes that no attempt uses.
     inboxes: Mutex<Vec<AckInbox>>,
     state: Arc<watch::Sender<State>>,
-    servers: String,
+    servers: Vec<String>,
+    /// Value of `connects()` when the announced servers were last noted.
+    announced_on: AtomicU64,
     /// Value of `connects()` when the server last accepted a message; 0 if it has accepted none. If `connects()` still returns
     /// this value, the server has accepted a message on the current connection.
     accepted_on: AtomicU64,
+    /// The checked stream; `None` before the check.
+    pub(super) stream: sync::Mutex<Option<Arc<Stream>>>,
+    pub(super) received: Arc<Received>,
+    /// Ends the thread when it is dropped.
+    _open: oneshot::Sender<()>,
 }
 
 /// State of the server and the network. The client reports changes with a small delay, in order.
@@ -66,6 +95,8 @@ struct State {
     trips: u64,
     /// Reason why there is no connection.
     trouble: Option<Arc<str>>,
+    /// Reason why the connection has ended for good.
+    end: Option<Arc<str>>,
 }
 
 impl State {
@@ -114,36 +145,74 @@ impl State {
 }
 
 impl Link {
-    /// Connects; tries each server once.
-    pub(super) async fn connect(options: &NatsOptions) -> Result<Self, HandlerError> {
-        // With two compiled-in providers, rustls selects none by itself and panics.
-        if CryptoProvider::get_default().is_none() {
-            drop(ring::default_provider().install_default()); // another thread may have installed one
-        }
-        let state = Arc::new(watch::Sender::new(State::default()));
-        let (noted, who) = (Arc::clone(&state), options.auth.clone());
-        let mut connecting = ConnectOptions::with_auth_callback(move |nonce| auth::answer(who.clone(), nonce))
-            .name(&options.name)
-            .connection_timeout(CONNECT_WAIT)
-            .max_reconnects(None)
-            .require_tls(options.requires_tls())
-            .event_callback(move |event| {
-                tracing::debug!(%event, "NATS connection");
-                noted.send_modify(|state| state.note(&event));
-                std::future::ready(())
-            });
-        if let Some(tls) = &options.tls {
-            if let Some(ca) = &tls.ca_file {
-                connecting = connecting.add_root_certificates(ca.clone());
-            }
-            if let Some((certificate, key)) = tls.client() {
-                connecting = connecting.add_client_certificate(certificate.clone(), key.clone());
-            }
-        }
+    /// Connects; tries each server once. Waits until the thread of the previous connection has ended: the thread keeps the permit of
+    /// `slot`.
+    pub(super) async fn connect(options: &NatsOptions, slot: &Arc<Semaphore>) -> Result<Self, HandlerError> {
         let servers = options.servers.join(", ");
-        let client = connecting.connect(&options.servers[..]).await.map_err(|error| not_connected(&servers, &error))?;
+        let failed = |problem: &str| HandlerError::Failed(format!("failed to connect to NATS at {servers}: {problem}"));
+        let permit = timeout(CONNECT_WAIT, Arc::clone(slot).acquire_owned()).await;
+        let permit = permit.map_err(|_| failed("the previous connection has not ended yet"))?;
+
+        let state = Arc::new(watch::Sender::new(State::default()));
+        let (open, closed) = oneshot::channel();
+        let (alive, ended) = oneshot::channel();
+        let (connecting, addresses) = (connecting(options, &servers, &state, alive), options.servers.clone());
+        let (starting, started) = oneshot::channel();
+        let run = async move {
+            let client = connecting.connect(addresses).await.map_err(|error| error.to_string())?;
+            let received = Arc::new(Received::new(client.statistics()));
+            drop(starting.send((client, Arc::clone(&received))));
+            tokio::select! {
+                _ = closed => Ok(()),
+                _ = ended => Err("the client has stopped".to_owned()), // a panic, for example about a length
+                exceeded = received.exceeded() => Err(exceeded),
+            }
+        };
+        let (noted, place) = (Arc::clone(&state), servers.clone());
+        let work = move || {
+            let _permit = permit;
+            let end = |error| {
+                let end = format!("ended the connection to NATS at {place}: {error}");
+                noted.send_modify(|state| state.end = Some(end.into()));
+            };
+            // With an interval of 1, timers run between any two polls of a task, also while the server floods the connection.
+            match runtime::Builder::new_current_thread().enable_all().event_interval(1).build() {
+                Ok(runtime) => {
+                    runtime.block_on(run).unwrap_or_else(end); // before requests fail
+                    runtime.shutdown_background();
+                }
+                Err(error) => end(error.to_string()),
+            }
+        };
+        let thread = thread::Builder::new().name("nats".to_owned()).spawn(work);
+        thread.map_err(|error| failed(&format!("cannot start a thread: {error}")))?;
+
+        let (client, received) = started.await.map_err(|_| failed("its thread has ended"))?;
         let context = ContextBuilder::new().timeout(ANSWER_WAIT).build(client.clone());
-        Ok(Self { client, context, inboxes: Mutex::default(), state, servers, accepted_on: AtomicU64::new(0) })
+        let (inboxes, announced_on, accepted_on) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
+        let link = Self {
+            client,
+            context,
+            inboxes,
+            state,
+            servers: options.servers.clone(),
+            announced_on,
+            accepted_on,
+            stream: sync::Mutex::default(),
+            received,
+            _open: open,
+        };
+        let mut state = link.state.subscribe();
+        let is_settled = |state: &State| state.connects > 0 || state.end.is_some();
+        let is_late = timeout(FIRST_CONNECT_MAX, state.wait_for(is_settled)).await.is_err();
+        let late = || failed(&format!("no answer within {FIRST_CONNECT_MAX:?}"));
+        let problem = link.end().or_else(|| is_late.then(late));
+        problem.map_or(Ok(link), Err)
+    }
+
+    /// Returns the reason why the connection has ended for good; `None` while it works or reconnects.
+    pub(super) fn end(&self) -> Option<HandlerError> {
+        self.state.borrow().end.as_deref().map(|end| HandlerError::Failed(end.to_owned()))
     }
 
     /// Waits for the connection, and returns a watch on it.
@@ -154,28 +223,52 @@ impl Link {
         let is_up = |state: &State| {
             self.client.connection_state() == connection::State::Connected && state.connects >= self.connects()
         };
-        if tokio::time::timeout(CONNECT_WAIT, state.wait_for(is_up)).await.is_err() {
+        let is_settled = |state: &State| state.end.is_some() || is_up(state);
+        if timeout(CONNECT_WAIT, state.wait_for(is_settled)).await.is_err() {
             if self.client.connection_state() != connection::State::Connected {
                 let trouble = self.state.borrow().trouble.clone();
                 let trouble = trouble.as_deref().unwrap_or("no answer yet");
-                return Err(HandlerError::Failed(format!("not connected to NATS at {}: {trouble}", self.servers)));
+                return Err(HandlerError::Failed(format!(
+                    "not connected to NATS at {}: {trouble}",
+                    self.servers.join(", ")
+                )));
             }
             // If very many events happen at once, the client does not report all. So the number is corrected here.
             self.state.send_modify(|state| state.connects = self.connects());
         }
+        if let Some(end) = self.end() {
+            return Err(end);
+        }
+        self.note_announced().await;
         let State { drops, refusals, bars, .. } = *state.borrow_and_update();
         Ok(Watch { state, drops, refusals, bars })
+    }
+
+    /// Adds the servers that the connected server announces. The client does not do it, because it compares each announced server
+    /// with all others: a hostile announcement would occupy its thread for hours.
+    async fn note_announced(&self) {
+        let connects = self.connects();
+        if self.announced_on.swap(connects, Ordering::Relaxed) != connects {
+            let servers = pool(&self.servers, &self.client.server_info().connect_urls);
+            let noted = timeout(CONNECT_WAIT, self.client.set_server_pool(servers)).await;
+            tracing::debug!(?noted, "announced NATS servers");
+        }
     }
 
     /// Returns an inbox that no other attempt uses.
     pub(super) async fn inbox(&self) -> Result<AckInbox, HandlerError> {
         let unused = lock(&self.inboxes).pop();
-        if let Some(inbox) = unused { Ok(inbox) } else { AckInbox::open(&self.client).await }
+        match unused {
+            Some(inbox) => Ok(inbox),
+            None => AckInbox::open(&self.client, Arc::clone(&self.received)).await,
+        }
     }
 
-    /// Keeps an inbox for the next attempt.
+    /// Keeps an inbox for the next attempt. Removes messages that have arrived in kept inboxes: nothing else reads them soon.
     pub(super) fn keep(&self, inbox: AckInbox) {
-        lock(&self.inboxes).push(inbox);
+        let mut inboxes = lock(&self.inboxes);
+        inboxes.push(inbox);
+        inboxes.iter_mut().for_each(AckInbox::clear);
     }
 
     fn connects(&self) -> u64 {
@@ -204,12 +297,15 @@ impl Link {
     pub(super) async fn round_trip(&self) -> Result<(), HandlerError> {
         let mut state = self.state.subscribe();
         let trips = state.borrow_and_update().trips;
-        let request = tokio::time::timeout(ANSWER_WAIT, self.client.request(ROUND_TRIP_SUBJECT, "".into()));
+        let request = timeout(ANSWER_WAIT, self.client.request(ROUND_TRIP_SUBJECT, "".into()));
         tokio::select! {
             biased;
             _ = state.wait_for(|state| state.trips != trips) => Ok(()),
             answer = request => match answer {
-                Ok(Ok(_)) => Ok(()),
+                Ok(Ok(answer)) => {
+                    self.received.consume([&answer]);
+                    Ok(())
+                }
                 Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => Ok(()),
                 Ok(Err(error)) => Err(HandlerError::Failed(format!("NATS did not answer: {error}"))),
                 Err(_) => Err(HandlerError::Failed(format!("NATS did not answer within {ANSWER_WAIT:?}"))),
@@ -227,10 +323,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Waits until no more acknowledgements will arrive: the connection is lost, or a right is missing that every
+    /// Waits until no more acknowledgements will arrive: the connection is lost or has ended, or a right is missing that every
     /// message needs.
     pub(super) async fn broken(&self) -> HandlerError {
-        match self.state.clone().wait_for(|state| state.drops != self.drops || state.bars != self.bars).await {
+        let is_broken = |state: &State| state.drops != self.drops || state.bars != self.bars || state.end.is_some();
+        match self.state.clone().wait_for(is_broken).await.as_deref() {
+            Ok(State { end: Some(end), .. }) => HandlerError::Failed(end.to_string()),
             Ok(state) if state.bars != self.bars => {
                 let barred = state.barred.as_deref().unwrap_or_default();
                 HandlerError::Failed(format!("NATS refused: {barred}; give the user this right"))
@@ -255,19 +353,79 @@ impl Watch {
     }
 }
 
-fn not_connected(servers: &str, error: &ConnectError) -> HandlerError {
-    let text = match error.kind() {
-        ConnectErrorKind::AuthorizationViolation => {
-            format!("NATS at {servers} refused the credentials: check `auth`, and the server's users")
+/// Returns the options of a connection that notes its state. The client drops `alive` when its tasks have ended.
+fn connecting(
+    options: &NatsOptions,
+    servers: &str,
+    state: &Arc<watch::Sender<State>>,
+    alive: oneshot::Sender<()>,
+) -> ConnectOptions {
+    // With two compiled-in providers, rustls selects none by itself and panics.
+    if CryptoProvider::get_default().is_none() {
+        drop(ring::default_provider().install_default()); // another thread may have installed one
+    }
+    let (noted, failed) = (Arc::clone(state), Arc::clone(state));
+    let (who, place, is_retry) = (options.auth.clone(), servers.to_owned(), AtomicBool::new(false));
+    let mut connecting = ConnectOptions::with_auth_callback(move |nonce| auth::answer(who.clone(), nonce))
+        .name(&options.name)
+        .connection_timeout(CONNECT_WAIT)
+        .subscription_capacity(WAITING_MAX)
+        .max_reconnects(None)
+        .ignore_discovered_servers() // see `Link::note_announced`
+        .retry_on_initial_connect() // so that the received bytes are known from the beginning
+        .reconnect_to_server_callback(move |servers: Vec<Server>, _| {
+            let is_failed = is_retry.swap(true, Ordering::Relaxed) && !servers.iter().any(|server| server.did_connect);
+            if is_failed {
+                let errors: Vec<_> = servers.iter().filter_map(|server| server.last_error.as_deref()).collect();
+                failed.send_modify(|state| state.end = Some(not_connected(&place, &errors).into()));
+            }
+            async move { if is_failed { future::pending().await } else { None } }
+        })
+        .require_tls(options.requires_tls())
+        .event_callback(move |event| {
+            let _ = &alive;
+            tracing::debug!(%event, "NATS connection");
+            noted.send_modify(|state| state.note(&event));
+            future::ready(())
+        });
+    if let Some(tls) = &options.tls {
+        if let Some(ca) = &tls.ca_file {
+            connecting = connecting.add_root_certificates(ca.clone());
         }
-        ConnectErrorKind::Authentication => format!("failed to authenticate with NATS at {servers}: {error}"),
-        // A failed handshake is reported as an I/O error.
-        kind if kind == ConnectErrorKind::Tls || causes(error).any(<dyn Error>::is::<rustls::Error>) => {
-            format!("failed to agree on TLS with NATS at {servers}: {error}; check `tls`")
+        if let Some((certificate, key)) = tls.client() {
+            connecting = connecting.add_client_certificate(certificate.clone(), key.clone());
         }
-        _ => format!("failed to connect to NATS at {servers}: {error}"),
-    };
-    HandlerError::Failed(text)
+    }
+    connecting
+}
+
+/// Returns the configured servers and the announced ones.
+fn pool(configured: &[String], announced: &[String]) -> Vec<ServerAddr> {
+    let mut servers = Vec::new();
+    for server in configured.iter().chain(announced.iter().take(ANNOUNCED_MAX)).filter_map(|server| server.parse().ok())
+    {
+        if !servers.contains(&server) {
+            servers.push(server);
+        }
+    }
+    servers
+}
+
+/// Returns the error of a first connection that failed. `errors` are those of the servers; a server has none if its name has no
+/// address.
+fn not_connected(servers: &str, errors: &[&str]) -> String {
+    let is = |kind: ConnectErrorKind| errors.iter().any(|error| error.starts_with(&kind.to_string()));
+    if is(ConnectErrorKind::AuthorizationViolation) {
+        return format!("NATS at {servers} refused the credentials: check `auth`, and the server's users");
+    }
+    let error = if errors.is_empty() { "the name has no address".to_owned() } else { errors.join("; ") };
+    if is(ConnectErrorKind::Authentication) {
+        format!("failed to authenticate with NATS at {servers}: {error}")
+    } else if TLS_ERRORS.iter().any(|part| error.contains(part)) {
+        format!("failed to agree on TLS with NATS at {servers}: {error}; check `tls`")
+    } else {
+        format!("failed to connect to NATS at {servers}: {error}")
+    }
 }
 
 #[cfg(test)]
@@ -297,6 +455,39 @@ mod tests {
         assert_eq!(state.trouble.as_deref(), Some("maximum connections exceeded"));
         state.note(&Event::Connected);
         assert_eq!((state.connects, state.trouble), (1, None));
+    }
+
+    #[test]
+    fn announced_servers_are_bounded() {
+        let announced: Vec<_> = (0..1_000_000).map(|i| format!("nats-{}:4222", i / 2)).collect();
+        let servers = pool(&["nats://nats-1:4222".to_owned(), "tls://b".to_owned()], &announced);
+        assert_eq!(servers.len(), 2 + ANNOUNCED_MAX / 2 - 1);
+        assert_eq!(servers[2], "nats-0:4222".parse().unwrap());
+    }
+
+    #[test]
+    fn failed_connection_is_error_with_advice() {
+        for (errors, expected) in [
+            (&[][..], "failed to connect to NATS at a: the name has no address"),
+            (
+                &["timed out", "IO error: Connection refused (os error 111)"],
+                "failed to connect to NATS at a: timed out; IO error: Connection refused (os error 111)",
+            ),
+            (
+                &["authorization violation: x", "timed out"],
+                "NATS at a refused the credentials: check `auth`, and the server's users",
+            ),
+            (
+                &["failed signing nonce: cannot read f"],
+                "failed to authenticate with NATS at a: failed signing nonce: cannot read f",
+            ),
+            (
+                &["IO error: invalid peer certificate: UnknownIssuer"],
+                "failed to agree on TLS with NATS at a: IO error: invalid peer certificate: UnknownIssuer; check `tls`",
+            ),
+        ] {
+            assert_eq!(not_connected("a", errors), expected);
+        }
     }
 
     #[test]

@@ -156,9 +156,9 @@ impl<'a> Publisher<'a> {
     /// Looks for messages in the stream, because an earlier attempt may have stored them. Returns the events that are not stored,
     /// with the last sequences of their subjects.
     async fn look_up(&mut self, events: Vec<(&'a Event, Subject)>) -> Vec<(&'a Event, Option<u64>)> {
-        let (memory, stream) = (&self.attempt.handler.memory, self.stream);
+        let (memory, stream, received) = (&self.attempt.handler.memory, self.stream, &self.attempt.link.received);
         let look = |(event, subject): (&'a Event, Subject)| async move {
-            let found = memory.look(stream, &subject, event).await;
+            let found = memory.look(stream, &subject, event, received).await;
             (event, found)
         };
         let looks: Vec<_> = events.into_iter().map(look).collect();

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use super::{
     link::ANSWER_WAIT,
     message::{has_id, message_id},
+    received::Received,
 };
 use crate::{handler::HandlerError, journal::Sequence, mutex::lock, notification::Event};
 
@@ -25,6 +26,8 @@ use crate::{handler::HandlerError, journal::Sequence, mutex::lock, notification:
 const CLOCK_SKEW_NANOS: i128 = 60_000_000_000;
 /// Maximum number of remembered subjects.
 const LASTS_MAX: usize = 262_144;
+/// Maximum number of concurrent looks at a last message. Their answers contain whole messages.
+const LOOKS_MAX: usize = 64;
 /// Maximum number of concurrent searches. Each search needs a consumer on the server.
 const SEARCHES_MAX: usize = 16;
 /// Maximum number of messages that one request of a search asks for.
@@ -51,6 +54,8 @@ pub(super) struct Memory {
     lasts: Mutex<HashMap<u64, Last, RandomState>>,
     #[educe(Default = Semaphore::new(SEARCHES_MAX))]
     searches: Semaphore,
+    #[educe(Default = Semaphore::new(LOOKS_MAX))]
+    looks: Semaphore,
 }
 
 impl Memory {
@@ -83,6 +88,12 @@ impl Memory {
         lasts.remove(&key);
     }
 
+    /// Reduces the number of concurrent looks, to at least one: the answers to fewer looks take less memory.
+    pub(super) fn look_slower(&self) {
+        let idle = self.looks.available_permits();
+        self.looks.forget_permits(idle - idle.div_ceil(4));
+    }
+
     /// Looks for the message of an event in the stream. Returns `None` if the stream has it. Otherwise returns the last sequence of
     /// the subject, or 0 if the subject has no message.
     pub(super) async fn look(
@@ -90,8 +101,15 @@ impl Memory {
         stream: &Stream,
         subject: &Subject,
         event: &Event,
+        received: &Received,
     ) -> Result<Option<u64>, HandlerError> {
-        let last = match stream.get_last_raw_message_by_subject(subject).await {
+        let permit = self.looks.acquire().await;
+        let last = stream.get_last_raw_message_by_subject(subject).await;
+        if let Ok(last) = &last {
+            received.consume_stored(&last.headers, &last.payload);
+        }
+        drop(permit);
+        let last = match last {
             Ok(last) => last,
             Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(Some(0)),
             Err(error) => return Err(failed(&format!("look at the last message of {subject}"), &error)),
@@ -104,7 +122,7 @@ impl Memory {
             self.remember(subject, event, last.sequence);
             return Ok(None);
         }
-        if !is_older && self.search(stream, subject, &id, earliest).await? {
+        if !is_older && self.search(stream, subject, &id, earliest, received).await? {
             return Ok(None);
         }
         Ok(Some(last.sequence))
@@ -112,7 +130,14 @@ impl Memory {
 
     /// Returns true if the stream has a message with this id. Searches the messages of the subject since `earliest`, in nanoseconds
     /// since the Unix epoch.
-    async fn search(&self, stream: &Stream, subject: &Subject, id: &str, earliest: i128) -> Result<bool, HandlerError> {
+    async fn search(
+        &self,
+        stream: &Stream,
+        subject: &Subject,
+        id: &str,
+        earliest: i128,
+        received: &Received,
+    ) -> Result<bool, HandlerError> {
         let _permit = self.searches.acquire().await;
         let what = format!("search {subject} for an earlier delivery");
         let start_time = from_nanos(earliest).map_err(|error| failed(&what, &*error))?;
@@ -134,6 +159,7 @@ impl Memory {
             let before = left;
             while let Some(found) = batch.next().await {
                 let found = found.map_err(|error| failed(&what, &*error))?;
+                received.consume([&*found]);
                 is_found |= found.headers.as_ref().is_some_and(|headers| has_id(headers, id));
                 left = left.saturating_sub(1);
             }
