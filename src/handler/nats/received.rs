@@ -117,6 +117,6 @@ mod tests {
         headers.insert("Nats-Msg-Id", "uid.1");
         received.consume_stored(&headers, &[0; 3000]);
         // `NATS/1.0\r\n` and the last line end are not counted
-        assert_eq!(received.consumed.into_inner() as usize, ("Nats-Msg-Id: uid.1\r\n".len() + 3000) / 3 * 4);
+        assert_eq!(received.consumed.into_inner(), ("Nats-Msg-Id: uid.1\r\n".len() as u64 + 3000) / 3 * 4);
     }
 }
