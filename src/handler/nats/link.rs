@@ -20,6 +20,7 @@ use async_nats::{
 use tokio::{
     runtime,
     sync::{self, Semaphore, oneshot, watch},
+    task,
     time::timeout,
 };
 
@@ -74,6 +75,7 @@ pub(super) struct Link {
     /// The checked stream; `None` before the check.
     pub(super) stream: sync::Mutex<Option<Arc<Stream>>>,
     pub(super) received: Arc<Received>,
+    runtime: runtime::Handle,
     /// Ends the thread when it is dropped.
     _open: oneshot::Sender<()>,
 }
@@ -161,7 +163,7 @@ impl Link {
         let run = async move {
             let client = connecting.connect(addresses).await.map_err(|error| error.to_string())?;
             let received = Arc::new(Received::new(client.statistics()));
-            drop(starting.send((client, Arc::clone(&received))));
+            drop(starting.send((client, Arc::clone(&received), runtime::Handle::current())));
             tokio::select! {
                 _ = closed => Ok(()),
                 _ = ended => Err("the client has stopped".to_owned()), // a panic, for example about a length
@@ -187,7 +189,7 @@ impl Link {
         let thread = thread::Builder::new().name("nats".to_owned()).spawn(work);
         thread.map_err(|error| failed(&format!("cannot start a thread: {error}")))?;
 
-        let (client, received) = started.await.map_err(|_| failed("its thread has ended"))?;
+        let (client, received, runtime) = started.await.map_err(|_| failed("its thread has ended"))?;
         let context = ContextBuilder::new().timeout(ANSWER_WAIT).build(client.clone());
         let (inboxes, announced_on, accepted_on) = (Mutex::default(), AtomicU64::new(0), AtomicU64::new(0));
         let link = Self {
@@ -200,6 +202,7 @@ impl Link {
             accepted_on,
             stream: sync::Mutex::default(),
             received,
+            runtime,
             _open: open,
         };
         let mut state = link.state.subscribe();
@@ -293,24 +296,35 @@ impl Link {
         }
     }
 
-    /// Waits until the server has read all messages sent so far.
+    /// Waits until everything is noted that the client has to report when it hands out an answer. This task has its turn on the
+    /// client's thread after the task that takes the reports, which takes all that can wait (128) in two turns.
+    async fn note_reports(&self) {
+        let turns = async {
+            for _ in 0..3 {
+                task::yield_now().await;
+            }
+        };
+        drop(self.runtime.spawn(turns).await); // fails if the connection has ended
+    }
+
+    /// Waits until the server has read all messages sent so far, and notes all refusals of these messages.
     pub(super) async fn round_trip(&self) -> Result<(), HandlerError> {
         let mut state = self.state.subscribe();
         let trips = state.borrow_and_update().trips;
         let request = timeout(ANSWER_WAIT, self.client.request(ROUND_TRIP_SUBJECT, "".into()));
-        tokio::select! {
+        let answer = tokio::select! {
             biased;
-            _ = state.wait_for(|state| state.trips != trips) => Ok(()),
-            answer = request => match answer {
-                Ok(Ok(answer)) => {
-                    self.received.consume([&answer]);
-                    Ok(())
-                }
-                Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => Ok(()),
-                Ok(Err(error)) => Err(HandlerError::Failed(format!("NATS did not answer: {error}"))),
-                Err(_) => Err(HandlerError::Failed(format!("NATS did not answer within {ANSWER_WAIT:?}"))),
-            }
+            _ = state.wait_for(|state| state.trips != trips) => return Ok(()),
+            answer = request => answer,
+        };
+        match answer {
+            Ok(Ok(answer)) => self.received.consume([&answer]),
+            Ok(Err(error)) if error.kind() == RequestErrorKind::NoResponders => {}
+            Ok(Err(error)) => return Err(HandlerError::Failed(format!("NATS did not answer: {error}"))),
+            Err(_) => return Err(HandlerError::Failed(format!("NATS did not answer within {ANSWER_WAIT:?}"))),
         }
+        self.note_reports().await;
+        Ok(())
     }
 }
 
