@@ -11,7 +11,13 @@ pub mod error;
 mod format;
 pub mod template;
 
+#[cfg(feature = "cli")]
+use std::borrow::Cow;
+
 use jiff::{Timestamp, fmt::temporal::DateTimePrinter};
+#[cfg(feature = "cli")]
+use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{
     change::{Cause, Change},
@@ -58,25 +64,60 @@ pub struct Encoder {
     journal: Box<[u8]>,
     /// Source and journal, not escaped.
     plain: (Box<str>, Box<str>),
+    cluster: Box<str>,
 }
+
+/// Returns the attribute `source` of the events of a cluster. It must be a URI reference, but a name may have any characters: blanks,
+/// for example, if it is that of a kubeconfig's context.
+pub(crate) fn source(cluster: &str) -> String {
+    format!("/clusters/{}", utf8_percent_encode(cluster, NOT_IN_PATH))
+}
+
+/// Returns the cluster of an attribute [`source`].
+#[cfg(feature = "cli")]
+pub(crate) fn cluster_of(source: &str) -> Option<String> {
+    let name = source.strip_prefix("/clusters/")?;
+    Some(percent_decode_str(name).decode_utf8().map_or_else(|_| name.to_owned(), Cow::into_owned))
+}
+
+/// Characters that the path of a URI cannot have (RFC 3986, `pchar` and `/`).
+const NOT_IN_PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'/');
 
 impl Encoder {
     /// Makes an encoder; `cluster` is the configured name of the cluster, `journal` is the journal's id.
     pub fn new(cluster: &str, journal: &str) -> Self {
+        let plain_source = self::source(cluster);
         let mut source = br#","source":""#.to_vec();
-        escape(&mut source, "/clusters/");
-        escape(&mut source, cluster);
+        escape(&mut source, &plain_source);
         source.extend_from_slice(br#"","type":"dev.deltabus.resource."#);
         let mut place = br#","journal":""#.to_vec();
         escape(&mut place, journal);
         place.extend_from_slice(br#"","sequence":""#);
-        let plain = (format!("/clusters/{cluster}").into(), journal.into());
-        Self { source: source.into(), journal: place.into(), plain }
+        let plain = (plain_source.into(), journal.into());
+        Self { source: source.into(), journal: place.into(), plain, cluster: cluster.into() }
     }
 
     /// Returns the name of the cluster.
     pub fn cluster(&self) -> &str {
-        self.plain.0.strip_prefix("/clusters/").unwrap_or_default()
+        &self.cluster
     }
 
     /// Appends the event to `out`, as one line without a line break at the end. `data` also has `changed_by` if it is known
@@ -393,6 +434,33 @@ pub(crate) mod tests {
             r#""uid":"5f1c","resourceversion":"48211","data":{"object":{"a":48211},"old":{"a":1}}}"#
         );
         assert_eq!(text(&event(unit("", "pods", "Pod"), change)), expected);
+    }
+
+    #[test]
+    fn source_is_uri_reference_for_any_cluster_name() {
+        for (cluster, expected) in [
+            ("prod-eu1", "/clusters/prod-eu1"),
+            ("arn:aws:eks:eu-west-1:1:cluster/prod", "/clusters/arn:aws:eks:eu-west-1:1:cluster/prod"),
+            ("admin@prod", "/clusters/admin@prod"),
+            ("my test cluster", "/clusters/my%20test%20cluster"),
+            ("a?b#c%d\"e\\f[1]", "/clusters/a%3Fb%23c%25d%22e%5Cf%5B1%5D"),
+            ("größe", "/clusters/gr%C3%B6%C3%9Fe"),
+        ] {
+            let encoder = Encoder::new(cluster, "9f2c");
+            let event = event(unit("", "pods", "Pod"), Change::Synced { objects: 0, resource_version: "7".into() });
+            let mut out = Vec::new();
+            encoder.encode(&mut out, &event);
+            let written: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!((written["source"].as_str(), encoder.cluster()), (Some(expected), cluster));
+            expected.parse::<http::Uri>().unwrap();
+            let mut sources = Vec::new();
+            encoder.each_attribute(&event, |which, value| {
+                sources.extend((which == Attribute::Source).then(|| value.to_owned()))
+            });
+            assert_eq!(sources, [expected]);
+            #[cfg(feature = "cli")]
+            assert_eq!(cluster_of(expected).as_deref(), Some(cluster));
+        }
     }
 
     /// Rule: G-6.

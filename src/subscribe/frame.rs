@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::gap::StreamGap;
 use crate::{
-    cloud_event::Encoder,
+    cloud_event::{self, Encoder},
     journal::{ChangeKind, Sequence},
     notification::Event,
 };
@@ -72,7 +72,7 @@ fn notice(kind: &str, id: &str, cluster: &str, journal: &str, now: Timestamp) ->
     json!({
         "specversion": "1.0",
         "id": format!("{journal}.{id}.{kind}"),
-        "source": format!("/clusters/{cluster}"),
+        "source": cloud_event::source(cluster),
         "type": format!("dev.deltabus.stream.{kind}"),
         "time": now.to_string(),
         "datacontenttype": "application/json",

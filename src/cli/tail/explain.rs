@@ -4,6 +4,7 @@ use std::io;
 
 use crate::{
     change::{Cause, Change},
+    cloud_event::cluster_of,
     config::Config,
     discovery::{Catalog, ObjectType},
     engine::dry_run::DryRun,
@@ -45,8 +46,8 @@ impl Explainer {
         let resource = resource(&event);
         self.catalog = std::mem::take(&mut self.catalog).holding(&resource);
         if self.dry_run.is_none() {
-            let cluster = text(&event, "source").strip_prefix("/clusters/");
-            self.dry_run = Some(DryRun::new(&self.config, cluster).map_err(io::Error::other)?);
+            let cluster = cluster_of(text(&event, "source"));
+            self.dry_run = Some(DryRun::new(&self.config, cluster.as_deref()).map_err(io::Error::other)?);
         }
         let Some(dry_run) = &self.dry_run else { return Ok(()) };
         let lacks_old = change.lacks_old();
