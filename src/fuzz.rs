@@ -290,6 +290,16 @@ fn list_query(input: &[u8]) {
 }
 
 #[test]
+fn json_path_ends_within_its_visits() {
+    check("json_path", json_path);
+}
+
+fn json_path(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else { return };
+    kube_api::testing::check_json_path(text, &POD_VALUE);
+}
+
+#[test]
 fn event_query_round_trips() {
     check("event_query", event_query);
 }

@@ -58,7 +58,7 @@ pub(super) use pages::Snapshots;
 pub(crate) use query::Target;
 pub(crate) use render::metadata_of;
 #[cfg(feature = "cli")]
-pub(crate) use table::{JsonPath, closing};
+pub(crate) use table::{FindError, JsonPath, action_end};
 
 /// Time for which a read waits for its version, the same as in the API server.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);

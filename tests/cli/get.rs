@@ -186,6 +186,11 @@ fn tables_and_values_take_kubectls_options() {
         (&["po", "-o", "custom-columns=NAME"], 2, "expected HEADER:PATH"),
     ] {
         let outcome = fixture.get(arguments);
+        (&["po", "-o", "jsonpath={.items[?@.x]}"], 2, "expected an index, a slice such as [0:2]"),
+        (&["po", "-o", "jsonpath={.items[9].x}"], 1, "index 9 is out of bounds: the list has 2 items"),
+        (&["po", "--sort-by", "{.metadata.name"], 2, "unexpected JSONPath"),
+        (&["po", "--sort-by", ".spec.containers["], 2, "']' is missing"),
+        (&["po", "--sort-by", ".none"], 1, "no object has a value at this path"),
         assert_eq!(outcome.code, code, "{arguments:?}: {}", outcome.stderr);
         assert!(outcome.stderr.contains(expected), "{arguments:?}: {}", outcome.stderr);
     }

@@ -3,13 +3,22 @@
 #![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
 
 use std::{
-    process::Output,
+    fs,
+    process::{Command, Output},
     thread,
     time::{Duration, Instant},
 };
 
-use crate::support::{cluster::Cluster, engine::Engine, living::Kubectl, scripted::PATIENCE};
-use deltabus::internals::list_watch::kube::{ClusterAccess, KubeOptions, raw::RawClient};
+use crate::support::{
+    cluster::Cluster,
+    engine::{Engine, text},
+    living::Kubectl,
+    scripted::PATIENCE,
+};
+use deltabus::internals::{
+    list_watch::kube::{ClusterAccess, KubeOptions, raw::RawClient},
+    simulator::{Simulator, SimulatorOptions},
+};
 use serde_json::{Value, json};
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -313,6 +322,133 @@ fn kubectl_prints_the_same_from_cache_and_server() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), TYPES.len() + 1);
 }
 
+/// Options of `get pods`, for which `deltabus get` prints the same as kubectl. The templates are those of Kubernetes' page about
+/// JSONPath and of client-go's tests, and those in which the dialect differs from RFC 9535.
+const OPTIONS: [&str; 62] = [
+    "jsonpath={.items[*].metadata.name}",
+    "jsonpath={.items[].metadata.name}",
+    "jsonpath={.items[0]['metadata.name','status.phase']}",
+    "jsonpath={.items[*]['metadata.name', 'status.phase']}",
+    "jsonpath={.items[*]['metadata.name', 'status.capacity']}",
+    "jsonpath={.items[0].metadata.labels['a\\.b/c']}",
+    "jsonpath={.items[0].metadata.labels.a\\.b/c}{.items[0].metadata.labels.my-app}",
+    "jsonpath={.items[?(@.metadata.annotations.a\\.b/c==\"d\")].metadata.name}",
+    "jsonpath={.items[?(@.metadata.annotations['a\\.b/c']=='d')].metadata.name}",
+    "jsonpath={range .items[*]}{.metadata.name}, {end}{.kind}",
+    "jsonpath={range.items[*]}{.metadata.name}{\"\\t\"}{.status.startTime}{\"\\n\"}{end }",
+    "jsonpath={range .items[*]}[{.metadata.name}, {.status.phase}] {end}",
+    "jsonpath={range .items[*]}{range .spec.containers[*]}{.image}, {end}{end}",
+    "jsonpath={range .items[*]}{.metadata.name}:{range @.spec.containers[*]}{.name},{end}+{end}",
+    "jsonpath={range .items[?(.status.phase==\"Running\")]}{.metadata.name}{\" is Running\\n\"}{end}",
+    "jsonpath={range .items[*].metadata.name}{@},{end}{range .none[*]}{.x}{end}after",
+    "jsonpath={@}{$}",
+    "jsonpath={.items[0].spec}{.items[0].status.conditions}",
+    "jsonpath={.items[0].spec.containers[0]['name']}{@['kind']}",
+    "jsonpath={.items[0:2].metadata.name}{.items[::2].metadata.name}{.items[-1:].metadata.name}{.items[-2].metadata.name}",
+    "jsonpath={.items[0:0].kind}{.items[5:5].kind}{.items[0:-1].kind}{.items[1:2:4].kind}",
+    "jsonpath={.items[0,2].metadata.name}{.items[0].spec.none[0]}{.items[*].none.deeper}",
+    "jsonpath={.items[?(@.spec.priority>2)].metadata.name}{.items[?(@.spec.priority<=2)].metadata.name}",
+    "jsonpath={.items[?(@.metadata.labels.app!=\"web\")].metadata.name}{.items[?(@.metadata.labels.app)].metadata.name}",
+    "jsonpath={.items[?(@.status.phase == 'Running')].metadata.name}{.items[?(@..ready==true)].metadata.name}",
+    "jsonpath={.items[0].status.conditions[?(@.type==\"Ready\")].status}",
+    "jsonpath={..phase}{...phase}{.items..phase}{..metadata['name']}",
+    "jsonpath={ .kind }{ \"{\" }{ 'it\\'s' }{1}{2.5}{true}{.kind \"x\"} } a}b",
+    "jsonpath={.items[0].kind.x}{.items[0].metadata.name.first}",
+    // Errors.
+    "jsonpath={.items[9].metadata.name}",
+    "jsonpath={.items[-9].metadata.name}",
+    "jsonpath={.items[0:9].metadata.name}",
+    "jsonpath={.items[1:0].metadata.name}",
+    "jsonpath={.items[0:3:0].metadata.name}",
+    "jsonpath={.items[0].spec[*]}",
+    "jsonpath={.items[0].metadata[?(@.name)]}",
+    "jsonpath={.items[?(@.spec.priority==\"x\")].metadata.name}",
+    "jsonpath={.items[?(@.metadata.name==\"a\"||@.metadata.name==\"b\")].metadata.name}",
+    "jsonpath={.items[?@.metadata.name].metadata.name}",
+    "jsonpath={.items[?(@.spec.priority<>2)].metadata.name}",
+    "jsonpath={.items[(@.length-1)].kind}",
+    "jsonpath={.items",
+    "jsonpath={.items[}",
+    "jsonpath={.items]}",
+    "jsonpath=x{end}",
+    "jsonpath={kind}",
+    "jsonpath={\"a}",
+    "jsonpath={..*}",
+    "jsonpath={....name}",
+    "--sort-by=.metadata.name",
+    "--sort-by={.metadata.name}",
+    "--sort-by=spec.priority",
+    "--sort-by=.metadata.annotations.size",
+    "--sort-by=.metadata.annotations.word",
+    "--sort-by=.spec.containers[0].image",
+    "--sort-by=.metadata.annotations.none",
+    "--sort-by={.metadata.name",
+    "--sort-by=.spec.containers[",
+    "custom-columns=N:.metadata.name,L:.metadata.labels,C:{.spec.containers},I:spec.containers[*].image,X:.none",
+    "custom-columns=N:.metadata.name,R:.status.conditions[?(@.type==\"Ready\")].status,P:.spec.priority",
+    "custom-columns=N:.spec.containers[1].name",
+    "custom-columns=N:{.metadata.name",
+];
+
+#[test]
+fn get_prints_the_same_as_kubectl() {
+    let Some(kubectl) = Kubectl::build_or_skip("get_prints_the_same_as_kubectl") else { return };
+    let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
+    let pod = |name: &str, priority: u32, size: &str, word: &str, phase: &str, images: &[&str]| {
+        let containers = images.iter().enumerate().map(|(at, image)| json!({"name": format!("c{at}"), "image": image}));
+        json!({
+            "metadata": {"namespace": "default", "name": name,
+                "labels": if name == "a" { json!({"a.b/c": "d", "my-app": "m", "app": "api"}) } else { json!({"app": "web"}) },
+                "annotations": {"a.b/c": if name == "a" { "d" } else { "e" }, "size": size, "word": word}},
+            "spec": {"priority": priority, "containers": containers.collect::<Vec<_>>()},
+            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": "True", "ready": name == "b-10"}]},
+        })
+    };
+    for pod in [
+        pod("a", 10, "1Gi", "web-2", "Running", &["x:2"]),
+        pod("b-10", 2, "999Mi", "web-10", "Pending", &["x:10", "y:1"]),
+        pod("b-9", 3, "250m", "Zed", "Running", &["X:1", "z:1"]),
+    ] {
+        simulator.store().create("pods", pod).expect("a valid object");
+    }
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let kubeconfig = text(dir.path(), "kubeconfig");
+    fs::write(&kubeconfig, simulator.kubeconfig()).expect("the directory is writable");
+    let config = format!(
+        "[kube]\nkubeconfig = {kubeconfig:?}\n[resources.all]\nmatch = [\"pods\"]\n[handlers.x]\ntype = \"blackhole\"\n"
+    );
+    let engine = Engine::run(dir.path(), &config);
+    engine.wait_ready(PATIENCE);
+    let server = format!("http://{}", engine.http);
+    let run = |mut command: Command, option: &str| {
+        let is_format = !option.starts_with("--");
+        command.args(["get", "pods"]).args(if is_format { &["-o"][..] } else { &["-o", "name"] }).arg(option);
+        command.env("HOME", dir.path()).env("NO_COLOR", "1").output().expect("the program runs")
+    };
+    let compare = |option: &&str| {
+        let mut theirs = kubectl.command();
+        theirs.args(["--server", &server, "--kubeconfig", "/dev/null"]);
+        let mut ours = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+        ours.env("DELTABUS_ENGINE", &server);
+        let (theirs, ours) = (run(theirs, option), run(ours, option));
+        let [says, said] = [&theirs, &ours].map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+        assert_eq!(ours.status.success(), theirs.status.success(), "{option}: kubectl: {says}\ndeltabus: {said}");
+        if theirs.status.success() {
+            let [theirs, ours] = [theirs, ours].map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+            assert_eq!(ours, theirs, "{option}");
+        } else {
+            assert!(said.starts_with("error: "), "{option}: {said}");
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = OPTIONS
+            .chunks(OPTIONS.len().div_ceil(4))
+            .map(|options| scope.spawn(move || options.iter().for_each(compare)))
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("the outputs are equal"));
+    });
+}
+
 /// One object of every kind with its own table columns; statuses are set later.
 const OBJECTS: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: shown}}
@@ -381,9 +517,14 @@ spec:
     - {name: Lit, type: boolean, jsonPath: .spec.lit}
     - {name: First, type: string, jsonPath: ".spec.hosts[0]", description: the first host}
     - {name: Ready, type: string, jsonPath: ".status.conditions[?(@.type==\"Ready\")].status"}
+    - {name: Union, type: string, jsonPath: ".spec['hosts', 'level']"}
+    - {name: Label, type: string, jsonPath: ".metadata.labels['a\\.b/c']"}
+    - {name: Third, type: string, jsonPath: ".spec.hosts[2]"}
+    - {name: Text, type: string, jsonPath: ".spec.level[?(@.x)].y"}
+    - {name: Deep, type: number, jsonPath: ".spec..ratio"}
     - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
 ---
-{apiVersion: test.deltabus.dev/v1, kind: Gauge, metadata: {name: full, namespace: shown}, spec: {level: 3, ratio: 0.5, lit: true, hosts: [a, b]}, status: {conditions: [{type: Live, status: "False"}, {type: Ready, status: "True"}]}}
+{apiVersion: test.deltabus.dev/v1, kind: Gauge, metadata: {name: full, namespace: shown, labels: {a.b/c: d}}, spec: {level: 3, ratio: 0.5, lit: true, hosts: [a, b]}, status: {conditions: [{type: Live, status: "False"}, {type: Ready, status: "True"}]}}
 ---
 {apiVersion: test.deltabus.dev/v1, kind: Gauge, metadata: {name: empty, namespace: shown}}
 "#;

@@ -12,7 +12,11 @@ use crate::{
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::{GetArgs, Output, Target, json_path::JsonPath, sort::sort_by};
+use super::{
+    GetArgs, Output, Target,
+    json_path::{FindError, JsonPath, find},
+    sort::sort_by,
+};
 use crate::cli::{
     report::{self, HEADER},
     yaml,
@@ -54,12 +58,9 @@ impl<'a> ListPrinter<'a> {
     }
 
     /// Prints the collected objects. Returns the number of printed rows or names. For JSON, YAML and `-o jsonpath`, returns 1.
-    pub(super) fn finish(mut self) -> io::Result<usize> {
+    pub(super) fn finish(mut self) -> anyhow::Result<usize> {
         let args = self.args;
-        if let Some(path) = &args.sort_by {
-            sort_by(&mut self.items, path, |(_, object)| object);
-            self.tables.iter_mut().for_each(|table| sort_by(&mut table.rows, path, |(_, object)| object));
-        }
+        self.sort()?;
         let with_header = !args.no_headers;
         let mut out = io::stdout().lock();
         let shown = Shown { on_terminal: out.is_terminal() };
@@ -78,11 +79,11 @@ impl<'a> ListPrinter<'a> {
             }
             Output::CustomColumns(columns) => {
                 let objects = self.items.iter().map(|(_, object)| object);
-                out.write_all(columns.text(objects, with_header).as_bytes())?;
+                out.write_all(columns.text(objects, with_header)?.as_bytes())?;
                 return Ok(self.items.len());
             }
             Output::JsonPath(template) => {
-                let text = self.document().map(|document| template.fill(&document));
+                let text = self.document().map(|document| template.fill(&document)).transpose()?;
                 out.write_all(shown.lines(&text.unwrap_or_default()).as_bytes())?;
             }
             format @ (Output::Json | Output::Yaml) => {
@@ -96,6 +97,21 @@ impl<'a> ListPrinter<'a> {
             }
         }
         Ok(1)
+    }
+
+    /// Sorts the rows or objects by `--sort-by`. A path that no object has is an error, as in kubectl.
+    fn sort(&mut self) -> anyhow::Result<()> {
+        let Some(path) = &self.args.sort_by else { return Ok(()) };
+        let mut is_found = sort_by(&mut self.items, path, |(_, object)| object)?;
+        let mut count = self.items.len();
+        for table in &mut self.tables {
+            is_found |= sort_by(&mut table.rows, path, |(_, object)| object)?;
+            count += table.rows.len();
+        }
+        if count > 1 && !is_found {
+            bail!("--sort-by {path}: no object has a value at this path");
+        }
+        Ok(())
     }
 
     /// Returns the document to print. If the user requests a single object, this is the object, or `None` if the object is missing.
@@ -158,16 +174,37 @@ impl Columns {
         text.split(',').map(column).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    fn text<'a>(&self, objects: impl Iterator<Item = &'a Value>, with_header: bool) -> String {
-        let header = with_header.then(|| self.0.iter().map(|(header, _)| header.clone()).collect());
+    fn text<'a>(&self, objects: impl Iterator<Item = &'a Value>, with_header: bool) -> Result<String, FindError> {
+        let header = with_header.then(|| Ok(self.0.iter().map(|(header, _)| header.clone()).collect()));
         let cells = objects.map(|object| {
-            let cell = |(_, path): &(String, JsonPath)| match &*path.find(object) {
-                [] => "<none>".to_owned(),
-                values => values.iter().map(|value| cell(value)).collect::<Vec<_>>().join(","),
+            let cell = |(_, path): &(String, JsonPath)| {
+                let values = find(path, object)?;
+                let texts: Vec<_> = values.into_iter().map(|value| cell(&go_text(value).into())).collect();
+                Ok(if texts.is_empty() { "<none>".to_owned() } else { texts.join(",") })
             };
             self.0.iter().map(cell).collect()
         });
-        report::aligned(&header.into_iter().chain(cells).collect::<Vec<Vec<String>>>(), GAP)
+        let rows = header.into_iter().chain(cells).collect::<Result<Vec<Vec<String>>, FindError>>()?;
+        Ok(report::aligned(&rows, GAP))
+    }
+}
+
+/// Returns a value in Go's form, in which kubectl prints the cells of custom columns: `map[app:web]`, `[a b]`.
+fn go_text(value: &Value) -> String {
+    let joined = |texts: Vec<String>| texts.join(" ");
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", joined(items.iter().map(go_text).collect())),
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_by_key(|(name, _)| *name);
+            format!(
+                "map[{}]",
+                joined(members.iter().map(|(name, value)| format!("{name}:{}", go_text(value))).collect())
+            )
+        }
+        other => other.to_string(),
     }
 }
 
@@ -288,6 +325,19 @@ mod tests {
     #[test]
     fn names_control_no_terminal_and_are_unchanged_elsewhere() {
         let forged = "x\r\nrole/admin\u{1b}[2J\u{9b}";
+    #[test]
+    fn custom_columns_print_values_as_kubectl() {
+        let object = json!({"metadata": {"name": "a", "labels": {"b": "x", "a": "y"}},
+            "spec": {"hosts": ["one", "two"], "none": null, "ratio": 2.5, "on": true}});
+        let columns = Columns::parse(
+            "N:metadata.name,L:.metadata.labels,H:{.spec.hosts},A:.spec.hosts[*],Z:.spec.none,R:.spec.ratio,O:.spec.on,X:.x",
+        );
+        let text = columns.unwrap().text(std::iter::once(&object), false).unwrap();
+        assert_eq!(text, "a   map[a:y b:x]   [one two]   one,two   <nil>   2.5   true   <none>\n");
+        let error = Columns::parse("H:.spec.hosts[2]").unwrap().text(std::iter::once(&object), true).unwrap_err();
+        assert!(error.to_string().contains("index 2 is out of bounds"), "{error}");
+    }
+
         let (terminal, pipe) = (Shown { on_terminal: true }, Shown { on_terminal: false });
         assert_eq!(terminal.line(forged.to_owned()), "x\\r\\nrole/admin\\u{1b}[2J\\u{9b}");
         assert_eq!(terminal.lines("a\nb\u{9b}"), "a\nb\\u{9b}");

@@ -2,16 +2,23 @@
 
 use serde_json::Value;
 
-use super::json_path::{JsonPath, text};
+use super::json_path::{FindError, JsonPath, find, text};
 
 /// Sorts items like kubectl, by the first value at `path` in the object of each item. Items without this value come first. Numbers
-/// and quantities follow, by amount. Other texts come last, in alphabetical order. Adjacent digits in a text count as one number.
-pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T) -> &Value) {
+/// and quantities follow, by amount. Other texts come last, in the order of their bytes. Returns false if no item has the value.
+pub(super) fn sort_by<T>(
+    items: &mut Vec<T>,
+    path: &JsonPath,
+    object: impl Fn(&T) -> &Value,
+) -> Result<bool, FindError> {
     let key = |item: &T| {
-        let value = *path.find(object(item)).first()?;
-        Some(amount(value).ok_or_else(|| (natural(&text(value)), text(value))))
+        let found = find(path, object(item))?;
+        let value = found.first().copied();
+        Ok(value.map(|value| amount(value).ok_or_else(|| text(value))))
     };
-    let mut keyed: Vec<_> = items.drain(..).map(|item| (key(&item), item)).collect();
+    let keys = items.iter().map(key).collect::<Result<Vec<_>, FindError>>()?;
+    let is_found = keys.iter().any(Option::is_some);
+    let mut keyed: Vec<_> = keys.into_iter().zip(items.drain(..)).collect();
     // The order must be total, also for a column with amounts and other text.
     keyed.sort_by(|(a, _), (b, _)| match (a, b) {
         (Some(Ok(a)), Some(Ok(b))) => a.total_cmp(b),
@@ -20,6 +27,7 @@ pub(super) fn sort_by<T>(items: &mut Vec<T>, path: &JsonPath, object: impl Fn(&T
         _ => a.is_some().cmp(&b.is_some()),
     });
     items.extend(keyed.into_iter().map(|(_, item)| item));
+    Ok(is_found)
 }
 
 /// Parses a number or a quantity: `2`, `"250m"`, `"1.5Gi"`.
@@ -33,20 +41,6 @@ fn amount(value: &Value) -> Option<f64> {
         Some(power) => Some(number * 1024_f64.powi(power)),
         None => Some(number * 1000_f64.powi(power(&["n", "u", "m", "", "k", "M", "G", "T", "P", "E"])? - 3)),
     }
-}
-
-/// Returns the sort key of a text. Adjacent digits count as one number, so that `web-2` comes before `web-10`.
-fn natural(text: &str) -> Vec<(char, usize, String)> {
-    let letters: Vec<char> = text.chars().collect();
-    let runs = letters.chunk_by(|a, b| a.is_ascii_digit() && b.is_ascii_digit());
-    let part = |run: &[char]| match run[0] {
-        first if first.is_ascii_digit() => {
-            let number: String = run.iter().skip_while(|digit| **digit == '0').collect();
-            ('0', number.len(), number)
-        }
-        letter => (letter, 0, String::new()),
-    };
-    runs.map(part).collect()
 }
 
 #[cfg(test)]
@@ -66,13 +60,27 @@ mod tests {
                 json!({"v": "999Ki"}),
                 json!({"v": "1Mi"}),
             ],
-            vec![json!({"v": "web-2"}), json!({"v": "web-10"}), json!({"v": "web-10-a"}), json!({"v": "x"})],
+            vec![json!({"v": "Zed"}), json!({"v": "web-10"}), json!({"v": "web-2"}), json!({"v": "web-2-a"})],
             vec![json!({"v": "2"}), json!({"v": "1Ki"}), json!({"v": "1z"})],
             vec![json!({"v": "2026-01-02T00:00:00Z"}), json!({"v": "2026-01-10T00:00:00Z"})],
         ] {
             let mut items: Vec<_> = sorted.iter().rev().cloned().collect();
-            sort_by(&mut items, &JsonPath::parse(".v").unwrap(), |item| item);
+            assert!(sort_by(&mut items, &JsonPath::parse(".v").unwrap(), |item| item).unwrap());
             assert_eq!(items, sorted);
+        }
+    }
+
+    #[test]
+    fn path_without_values_is_reported() {
+        let sort = |path| {
+            let mut items = vec![json!({"v": [1]}), json!({"v": []}), json!({})];
+            sort_by(&mut items, &JsonPath::parse(path).unwrap(), |item| item).map_err(|error| error.to_string())
+        };
+        assert_eq!(sort(".none"), Ok(false));
+        assert_eq!(sort(".v"), Ok(true));
+        assert!(sort(".v[0]").unwrap_err().contains("index 0 is out of bounds"));
+        for path in ["{.v", ".v}", ".v[", ".v[0", "{.v}{.w}"] {
+            assert!(JsonPath::parse(path).is_err(), "{path}");
         }
     }
 }

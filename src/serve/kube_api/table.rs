@@ -27,8 +27,10 @@ use self::{
 };
 use crate::object::{Object, ResourceType};
 
+#[cfg(any(feature = "cli", test))]
+pub(crate) use json_path::JsonPath;
 #[cfg(feature = "cli")]
-pub(crate) use json_path::{JsonPath, closing};
+pub(crate) use json_path::{FindError, action_end};
 
 /// Conversion of the objects of one type to rows.
 #[derive(Debug)]

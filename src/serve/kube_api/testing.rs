@@ -1,8 +1,11 @@
 //! Checks of requests with arbitrary text: see `crate::fuzz`.
 
+use serde_json::Value;
+
 use super::{
     pages::Token,
     query::{ListQuery, Target, VersionQuery},
+    table::JsonPath,
 };
 
 /// Checks that a query means the same in every encoding, and that accepted values are within their limits.
@@ -33,4 +36,16 @@ pub(crate) fn check_path(path: &str) {
     let namespaced = namespace.map(|namespace| format!("/namespaces/{namespace}")).unwrap_or_default();
     let [named, sub] = [name, subresource].map(|name| name.map(|name| format!("/{name}")).unwrap_or_default());
     assert_eq!(format!("{root}{namespaced}/{plural}{named}{sub}"), path.trim_matches('/'));
+}
+
+/// Checks that a path visits no more values than it may, and that its error is short.
+pub(crate) fn check_json_path(path: &str, object: &Value) {
+    const VISITS: usize = 10_000;
+    match JsonPath::parse_action(path) {
+        Ok(path) => match path.find(object, VISITS) {
+            Ok(found) => assert!(found.len() <= VISITS),
+            Err(error) => assert!(error.to_string().len() < 4000),
+        },
+        Err(error) => assert!(error.to_string().len() < 8000, "{error}"),
+    }
 }
