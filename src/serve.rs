@@ -201,16 +201,29 @@ fn router(surface: Surface, state: ServeState) -> Router {
             .route("/v1/events", get(events::events))
             .route("/v1/handlers/{name}/{action}", post(control::control))
             .route("/version", get(|| async { Json(discovery::version()) }))
+            // The client for Python ends these three paths with a slash.
+            .route("/version/", get(|| async { Json(discovery::version()) }))
             .route("/api", any(kube_api::answer))
+            .route("/api/", any(kube_api::answer))
             .route("/apis", any(kube_api::answer))
+            .route("/apis/", any(kube_api::answer))
             .route("/api/{*path}", any(kube_api::answer))
-            .route("/apis/{*path}", any(kube_api::answer)),
+            .route("/apis/{*path}", any(kube_api::answer))
+            .route("/openapi/{*path}", any(no_schemas)),
     };
     let router = router.fallback(no_such_path).with_state(state);
     match surface {
         Surface::Probes => router,
         Surface::Full => router.layer(middleware::from_fn_with_state(Gate::new(http), auth::guard)),
     }
+}
+
+/// Returns the response to a request for schemas, which `kubectl explain` and the validation of `kubectl apply` need. kubectl shows
+/// the text of an answer only if it is no `Status`, and its code is none of the well-known ones.
+async fn no_schemas() -> (StatusCode, &'static str) {
+    let text = "deltabus is a read-only cache without schemas: send writes and kubectl explain to the API server, with kubectl \
+                without --server or with another --context";
+    (StatusCode::NOT_IMPLEMENTED, text)
 }
 
 /// Returns the response to an unknown path, the same as that of the API server.

@@ -45,7 +45,9 @@ Examples:
                                                           oldest first
   deltabus get pods -o jsonpath='{.items[*].status.podIP}'
                                                           values of a path
+  deltabus get nodes -L topology.kubernetes.io/zone       a label as a column
   deltabus get nodes -o name | wc -l                      number of nodes
+  deltabus get all -n shop                                pods, services, workloads
   deltabus get certificates.cert-manager.io -A            a custom resource
   deltabus get pods --engine http://127.0.0.1:9090        another engine";
 
@@ -89,6 +91,9 @@ pub(crate) struct GetArgs {
     /// Prints tables without the header.
     #[arg(long)]
     no_headers: bool,
+    /// Prints a column of a table for each of these labels, separated by commas.
+    #[arg(short = 'L', long, value_name = "LABEL,...", value_delimiter = ',')]
+    label_columns: Vec<String>,
     /// Prints the labels as the last column of a table.
     #[arg(long)]
     show_labels: bool,
@@ -159,8 +164,20 @@ pub(crate) async fn get(args: &GetArgs) -> anyhow::Result<()> {
     // If no engine listens, this request fails with a clearer message than discovery.
     engine.get("/livez", "*/*").await?;
     let catalog = discovery::discover(&engine.access.client()).await?;
-    let target = |(resource, names): (String, _)| Ok((resolve(&engine.url, &catalog, &resource)?, names));
-    let targets = named.into_iter().map(target).collect::<anyhow::Result<Vec<Target>>>()?;
+    let mut targets = Vec::<Target>::new();
+    for (text, names) in named {
+        match resolve(&engine.url, &catalog, &text) {
+            Ok(resource) => targets.push((resource, names)),
+            Err(error) => {
+                let members: Vec<_> =
+                    catalog.find_category(&text).map(|served| (served.resource.clone(), names.clone())).collect();
+                if members.is_empty() {
+                    return Err(error);
+                }
+                targets.extend(members);
+            }
+        }
+    }
     print(args, &engine, &targets).await
 }
 

@@ -67,6 +67,23 @@ const ROWS: &[(&str, &str, &str, &str, bool)] = &[
     ("resource.k8s.io", "v1", "ResourceSlice", "", CLUSTER),
 ];
 
+/// Kinds of the category `all`.
+const ALL: [&str; 10] = [
+    "Pod",
+    "ReplicationController",
+    "Service",
+    "DaemonSet",
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "HorizontalPodAutoscaler",
+    "CronJob",
+    "Job",
+];
+
+/// Groups of the category `api-extensions`.
+const EXTENSIONS: [&str; 3] = ["apiregistration.k8s.io", "apiextensions.k8s.io", "admissionregistration.k8s.io"];
+
 /// Groups that the API server itself serves, but that have no type in [`ROWS`].
 const OTHER_GROUPS: [&str; 4] =
     ["authentication.k8s.io", "authorization.k8s.io", "internal.apiserver.k8s.io", "storagemigration.k8s.io"];
@@ -86,8 +103,11 @@ pub(crate) fn built_in() -> Vec<ServedType> {
     let served = |&(group, version, kind, short_names, namespaced): &(&str, &str, &str, &str, _)| {
         let singular = kind.to_ascii_lowercase();
         let plural = if kind == "Endpoints" { singular } else { english_plural(&singular) };
+        let categories = [("all", ALL.contains(&kind)), ("api-extensions", EXTENSIONS.contains(&group))];
+        let categories = categories.iter().filter(|(_, is_member)| *is_member).map(|(name, _)| (*name).to_owned());
         let [group, version, kind] = [group, version, kind].map(str::to_owned);
         ServedType {
+            categories: categories.collect(),
             short_names: short_names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             ..ServedType::watchable(ResourceType { group, version, kind, plural, namespaced })
         }

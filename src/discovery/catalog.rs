@@ -29,6 +29,8 @@ pub struct ServedType {
     pub singular: String,
     /// Short names, such as `deploy`.
     pub short_names: Vec<String>,
+    /// Groups of types that kubectl reads together, such as `all`.
+    pub categories: Vec<String>,
     /// Supported verbs, such as `list`.
     pub verbs: Vec<String>,
     /// Set in the first version that has the type, in the group's order of preference.
@@ -129,7 +131,8 @@ impl ServedType {
     /// Creates a type without short names or verbs. Its singular name is the kind in lower case, which is nearly always correct.
     pub fn unnamed(resource: ResourceType) -> Self {
         let singular = resource.kind.to_ascii_lowercase();
-        Self { resource, singular, short_names: Vec::new(), verbs: Vec::new(), preferred: true }
+        let (short_names, categories, verbs) = (Vec::new(), Vec::new(), Vec::new());
+        Self { resource, singular, short_names, categories, verbs, preferred: true }
     }
 
     /// Creates a type that supports get, list and watch; see [`ServedType::unnamed`].
@@ -250,6 +253,12 @@ impl Catalog {
     pub fn find_readable(&self, pattern: &Pattern) -> Result<&ServedType, Vec<String>> {
         let found = self.find_among(pattern, ServedType::is_readable);
         found.ok_or_else(|| self.suggest(pattern, ServedType::is_readable))
+    }
+
+    /// Returns the readable types of a category, such as `all`, each in its preferred version.
+    pub fn find_category(&self, category: &str) -> impl Iterator<Item = &ServedType> {
+        let is_member = move |served: &&ServedType| served.categories.iter().any(|known| known == category);
+        self.types.iter().filter(|served| served.preferred && served.is_readable()).filter(is_member)
     }
 
     /// Returns the watchable types of a pattern, in order of preference. A wildcard gives only the first watchable version of each

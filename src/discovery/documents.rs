@@ -89,6 +89,7 @@ struct TypeJson {
     response_kind: Option<ResponseKind>,
     verbs: Option<Vec<String>>,
     short_names: Option<Vec<String>>,
+    categories: Option<Vec<String>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -157,6 +158,7 @@ fn types(served: Option<Vec<TypeJson>>, group: &str, version: &str) -> Vec<Serve
         },
         singular: served.singular_name,
         short_names: served.short_names.unwrap_or_default(),
+        categories: served.categories.unwrap_or_default(),
         verbs: served.verbs.unwrap_or_default(),
         preferred: false,
     };

@@ -101,6 +101,12 @@ impl ApiError {
         Self::new(404, "the server could not find the requested resource").with(json!({}))
     }
 
+    /// Adds the reason to the message.
+    pub(super) fn because(mut self, why: &str) -> Self {
+        self.message = format!("{}: {why}", self.message);
+        self
+    }
+
     pub(crate) fn not_found(resource: &ResourceType, name: &str) -> Self {
         Self::about(404, resource, Some(name), format!("{resource} {name:?} not found"))
     }

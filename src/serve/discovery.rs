@@ -169,7 +169,7 @@ fn types_document(group: &str, version: &str, types: &[DiscoveredType]) -> Value
         let (plural, kind, namespaced) = (&resource.plural, &resource.kind, resource.namespaced);
         let document =
             json!({"name": plural, "singularName": singular, "namespaced": namespaced, "kind": kind, "verbs": verbs});
-        resources.push(with_short_names(document, served));
+        resources.push(with_other_names(document, served));
         if *has_status {
             let name = format!("{plural}/status");
             resources.push(json!({
@@ -210,12 +210,15 @@ fn aggregated_type(DiscoveredType { served, has_status }: &DiscoveredType) -> Va
     if *has_status {
         document["subresources"] = json!([{"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}]);
     }
-    with_short_names(document, served)
+    with_other_names(document, served)
 }
 
-fn with_short_names(mut document: Value, served: &ServedType) -> Value {
+fn with_other_names(mut document: Value, served: &ServedType) -> Value {
     if !served.short_names.is_empty() {
         document["shortNames"] = json!(served.short_names);
+    }
+    if !served.categories.is_empty() {
+        document["categories"] = json!(served.categories);
     }
     document
 }

@@ -80,8 +80,62 @@ pub(super) async fn answer(
 ) -> Result<Response, ApiError> {
     match method {
         Method::GET | Method::HEAD => read(&state, caller.stream_client(), &uri, &headers).await,
-        _ => Err(ApiError::method_not_allowed("deltabus is a read-only cache: write to the API server")),
+        _ => {
+            let path = percent_decode_str(uri.path()).decode_utf8_lossy();
+            let why = Target::parse(&path).and_then(|target| subresource_note(&target));
+            let why = why.unwrap_or_else(|| {
+                format!("deltabus is a read-only cache: send writes to the API server, {ELSEWHERE}")
+            });
+            Err(ApiError::method_not_allowed(&why))
+        }
     }
+}
+
+/// Advice at the end of a refusal.
+const ELSEWHERE: &str = "for example with kubectl without --server or with another --context";
+
+/// Returns the reason why a subresource of the API server is not served. Returns `None` for a path without such a subresource.
+fn subresource_note(target: &Target<'_>) -> Option<String> {
+    const KNOWN: [&str; 14] = [
+        "approval",
+        "attach",
+        "binding",
+        "ephemeralcontainers",
+        "eviction",
+        "exec",
+        "finalize",
+        "log",
+        "portforward",
+        "proxy",
+        "resize",
+        "scale",
+        "status",
+        "token",
+    ];
+    let subresource = target.subresource.filter(|subresource| KNOWN.contains(subresource))?;
+    let plural = target.plural;
+    Some(format!("deltabus caches whole objects, it has no {plural}/{subresource}: ask the API server, {ELSEWHERE}"))
+}
+
+/// Returns the error for a path without a watched type or without an object. It explains a type that deltabus does not watch, and a
+/// subresource of a type that it watches. For any other path, it equals the error of the API server.
+fn not_served(registry: &Registry, target: &Target<'_>, is_watched: bool) -> ApiError {
+    let is_known = || {
+        let catalog = registry.catalog();
+        catalog.types().iter().any(|served| target.is_of(&served.resource))
+    };
+    let why = if is_watched {
+        subresource_note(target)
+    } else if is_known() {
+        let (plural, group) = (target.plural, target.group);
+        let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
+        Some(format!(
+            "deltabus does not watch {name}: add it to `match` of a [resources] entry, or ask the API server, {ELSEWHERE}"
+        ))
+    } else {
+        None
+    };
+    why.map_or_else(ApiError::no_such_path, |why| ApiError::no_such_path().because(&why))
 }
 
 async fn read(state: &ServeState, client: StreamClient, uri: &Uri, headers: &HeaderMap) -> Result<Response, ApiError> {
@@ -92,11 +146,14 @@ async fn read(state: &ServeState, client: StreamClient, uri: &Uri, headers: &Hea
     }
     let target = Target::parse(&path).ok_or_else(ApiError::no_such_path)?;
     let query = ListQuery::parse(uri.query().unwrap_or_default())?;
-    let found = registry.find_type(target.group, target.version, target.plural).and_then(|found| match query.unit {
+    let found = registry.find_type(target.group, target.version, target.plural);
+    let is_watched = found.is_some();
+    let found = found.and_then(|found| match query.unit {
         Some(unit) => found.only(unit),
         None => Some(found),
     });
-    let served = found.filter(|served| target.fits(&served.resource)).ok_or_else(ApiError::no_such_path)?;
+    let served = found.filter(|served| target.fits(&served.resource));
+    let served = served.ok_or_else(|| not_served(registry, &target, is_watched))?;
     let form = Form::negotiate(headers, target.name.is_none(), &query.include_object)?;
     check_readable(&served, form, query.unit, target.name)?;
     wait_for_version(&served, &query.version).await?;

@@ -15,6 +15,8 @@ pub(crate) struct TypeInfo {
     pub(crate) singular: String,
     /// Short names of kubectl, such as `po`.
     pub(crate) short_names: Vec<String>,
+    /// Groups of types that kubectl reads together, such as `all`.
+    pub(crate) categories: Vec<String>,
     /// Set for a built-in type. The members of its objects have the order of the Go struct, and the items of its lists have no kind
     ///
     pub(crate) typed: bool,
@@ -33,10 +35,11 @@ impl TypeInfo {
         let version = versions.iter().find(|version| version["storage"] == true).or_else(|| versions.first())?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let kind = text(&names["kind"])?;
-        let short_names = names["shortNames"].as_array();
+        let texts = |value: &Value| value.as_array().into_iter().flatten().filter_map(text).collect();
         Some(Self {
             singular: text(&names["singular"]).unwrap_or_else(|| kind.to_lowercase()),
-            short_names: short_names.into_iter().flatten().filter_map(text).collect(),
+            short_names: texts(&names["shortNames"]),
+            categories: texts(&names["categories"]),
             typed: false,
             status: version.pointer("/subresources/status").is_some(),
             resource: ResourceType {
@@ -121,9 +124,9 @@ pub(super) fn builtin() -> Vec<TypeInfo> {
     let info = |text: &str| {
         let (name, status) = text.strip_suffix("/status").map_or((text, false), |name| (name, true));
         let is_it = |served: &&ServedType| served.resource.qualified_name() == name;
-        let ServedType { resource, singular, short_names, .. } =
+        let ServedType { resource, singular, short_names, categories, .. } =
             known.iter().find(is_it).expect("it is built in").clone();
-        TypeInfo { resource, singular, short_names, typed: true, status }
+        TypeInfo { resource, singular, short_names, categories, typed: true, status }
     };
     BUILT_IN.split_whitespace().map(info).collect()
 }

@@ -169,6 +169,11 @@ fn tables_and_values_take_kubectls_options() {
     let labels = fixture.print(&["pods", "--show-labels"]);
     assert!(labels.lines().next().is_some_and(|header| header.ends_with("AGE   LABELS")), "{labels}");
     assert!(labels.contains("app=api\n") && fixture.print(&["deploy", "--show-labels"]).contains("<none>"), "{labels}");
+    assert_eq!(fixture.print(&["po", "-L", "app,a/none", "--no-headers"]).lines().count(), 2);
+    let labels = fixture.print(&["po", "-L", "app", "-L", "a/none", "--show-labels"]);
+    assert!(labels.lines().next().is_some_and(|header| header.ends_with("AGE   APP   NONE   LABELS")), "{labels}");
+    assert!(labels.contains("   api          app=api\n"), "{labels}");
+    assert_eq!(fixture.print(&["all", "-o", "name"]), "pod/api\npod/web\ndeployment.apps/web\n");
     assert_eq!(fixture.print(&["po", "-A", "--sort-by=.spec.nodeName", "-o", "name"]), "pod/web\npod/cart\npod/api\n");
     let sorted = fixture.print(&["po", "-A", "--sort-by", "{.spec.nodeName}", "--no-headers"]);
     let names: Vec<_> = sorted.lines().filter_map(|line| line.split_whitespace().nth(1)).collect();
@@ -181,16 +186,16 @@ fn tables_and_values_take_kubectls_options() {
     for (arguments, code, expected) in [
         (&["po", "-w", "-n", "shop"][..], 2, "deltabus tail po -n shop"),
         (&["po", "-o", "jsonpath={.x"], 2, "'}' is missing"),
-        (&["po", "-o", "xml"], 2, "expected table, wide, name"),
-        (&["po", "--field-selector", "a"], 1, "error: "),
-        (&["po", "-o", "custom-columns=NAME"], 2, "expected HEADER:PATH"),
-    ] {
-        let outcome = fixture.get(arguments);
         (&["po", "-o", "jsonpath={.items[?@.x]}"], 2, "expected an index, a slice such as [0:2]"),
         (&["po", "-o", "jsonpath={.items[9].x}"], 1, "index 9 is out of bounds: the list has 2 items"),
         (&["po", "--sort-by", "{.metadata.name"], 2, "unexpected JSONPath"),
         (&["po", "--sort-by", ".spec.containers["], 2, "']' is missing"),
         (&["po", "--sort-by", ".none"], 1, "no object has a value at this path"),
+        (&["po", "-o", "xml"], 2, "expected table, wide, name"),
+        (&["po", "--field-selector", "a"], 1, "error: "),
+        (&["po", "-o", "custom-columns=NAME"], 2, "expected HEADER:PATH"),
+    ] {
+        let outcome = fixture.get(arguments);
         assert_eq!(outcome.code, code, "{arguments:?}: {}", outcome.stderr);
         assert!(outcome.stderr.contains(expected), "{arguments:?}: {}", outcome.stderr);
     }

@@ -279,6 +279,27 @@ fn refusals_match_api_server_wording() {
 }
 
 #[test]
+fn refusals_explain_what_cache_does_not_serve() {
+    let fixture = start();
+    for (method, path, code, expected) in [
+        ("GET", "/api/v1/namespaces/default/pods/x/log", 404, "has no pods/log: ask the API server"),
+        ("GET", "/api/v1/namespaces/default/pods/x/status", 404, "caches whole objects"),
+        ("GET", "/apis/apps/v1/namespaces/default/deployments/x/scale", 404, "has no deployments/scale"),
+        ("POST", "/api/v1/namespaces/default/pods/x/exec", 405, "has no pods/exec: ask the API server"),
+        ("POST", "/api/v1/namespaces/default/pods", 405, "read-only cache: send writes to the API server"),
+        ("GET", "/api/v1/services", 404, "does not watch services: add it to `match` of a [resources] entry"),
+        ("GET", "/apis/batch/v1/namespaces/default/jobs/x", 404, "does not watch jobs.batch"),
+        ("GET", "/api/v1/pods?watch=true", 405, "read the changes from /v1/events"),
+    ] {
+        let answer = fixture.ask_as(method, path, "");
+        let message = answer.json()["message"].as_str().unwrap_or_default().to_owned();
+        assert!(answer.code == code && message.contains(expected), "{method} {path}: {} {message}", answer.code);
+    }
+    let schemas = fixture.ask("/openapi/v3");
+    assert!(schemas.code == 501 && schemas.body.contains("cache without schemas"), "{} {}", schemas.code, schemas.body);
+}
+
+#[test]
 fn secrets_are_served_as_metadata_only() {
     let fixture = start();
     for path in ["/api/v1/secrets", "/api/v1/namespaces/default/secrets/password"] {
@@ -541,7 +562,7 @@ fn discovery_finds_watched_types_under_every_name() {
     assert_eq!((&group["kind"], &group["name"]), (&json!("APIGroup"), &json!("apps")));
     let types = fixture.ask("/apis/apps/v1").json();
     let deployments = json!({"name": "deployments", "singularName": "deployment", "namespaced": true,
-        "kind": "Deployment", "verbs": ["get", "list"], "shortNames": ["deploy"]});
+        "kind": "Deployment", "verbs": ["get", "list"], "shortNames": ["deploy"], "categories": ["all"]});
     assert_eq!((&types["groupVersion"], &types["resources"]), (&json!("apps/v1"), &json!([deployments])));
     let answer = fixture.ask_as("GET", "/apis", &format!("{AGGREGATED},application/json"));
     assert_eq!(answer.header("content-type"), AGGREGATED);
@@ -555,6 +576,12 @@ fn discovery_finds_watched_types_under_every_name() {
     let plurals = core["items"][0]["versions"][0]["resources"].as_array().expect("types").iter();
     let plurals: Vec<_> = plurals.map(|served| served["resource"].as_str().unwrap_or_default()).collect();
     assert_eq!(plurals, ["nodes", "pods", "configmaps", "secrets"], "in the API server's order");
+    assert_eq!(served["categories"], json!(["all"]));
+    // The client for Python ends the paths with a slash.
+    for path in ["/version", "/api", "/apis", "/apis/apps/v1"] {
+        let (plain, slash) = (fixture.ask(path), fixture.ask(&format!("{path}/")));
+        assert_eq!((slash.code, slash.json()), (200, plain.json()), "{path}");
+    }
     assert_eq!(fixture.ask("/version").json()["major"], "1");
     let rows = fixture.ask("/v1/resources").json();
     let row =

@@ -286,6 +286,7 @@ fn kubectl_prints_the_same_from_cache_and_server() {
         &["get", "gauges", "-n", "shown"],
         &["get", "pods", "-n", "shown", "-o", "jsonpath={.items[*].metadata.uid}"],
         &["get", "pods", "-n", "shown", "-l", "none=such"],
+        &["get", "nodes", "-L", "zone,kubernetes.io/role", "--no-headers"],
     ] {
         let deadline = Instant::now() + Duration::from_mins(1);
         loop {
@@ -447,6 +448,60 @@ fn get_prints_the_same_as_kubectl() {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("the outputs are equal"));
     });
+}
+
+#[test]
+fn kubectl_shows_what_is_possible_with_cache() {
+    let Some(kubectl) = Kubectl::build_or_skip("kubectl_shows_what_is_possible_with_cache") else { return };
+    let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
+    let meta = json!({"namespace": "default", "name": "web"});
+    let spec = json!({"containers": [{"name": "main", "image": "x"}]});
+    // kubectl forwards no port of a pod that does not run.
+    let pod = json!({"metadata": meta, "spec": spec, "status": {"phase": "Running"}});
+    simulator.store().create("pods", pod).expect("a valid object");
+    simulator.store().create("deployments.apps", json!({"metadata": meta, "spec": {}})).expect("a valid object");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let [kubeconfig, manifest] = ["kubeconfig", "pod.yaml"].map(|name| text(dir.path(), name));
+    fs::write(&kubeconfig, simulator.kubeconfig()).expect("the directory is writable");
+    let written = "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: main, image: z}]}}";
+    fs::write(&manifest, written).expect("the directory is writable");
+    let config = format!(
+        "[kube]\nkubeconfig = {kubeconfig:?}\n[resources.all]\nmatch = [\"pods\", \"deployments.apps\", \"configmaps\"]\n\
+         [handlers.x]\ntype = \"blackhole\"\n"
+    );
+    let engine = Engine::run(dir.path(), &config);
+    engine.wait_ready(PATIENCE);
+    let server = format!("http://{}", engine.http);
+    let run = |args: &[&str]| {
+        let mut command = kubectl.command();
+        command.args(["--server", &server, "--kubeconfig", "/dev/null"]).args(args).env("HOME", dir.path());
+        command.output().expect("kubectl runs")
+    };
+    let all = run(&["get", "all", "-o", "name"]);
+    assert_eq!(String::from_utf8_lossy(&all.stdout), "pod/web\ndeployment.apps/web\n", "{all:?}");
+    for (args, expected) in [
+        (&["logs", "web"][..], "it has no pods/log: ask the API server, for example with kubectl without --server"),
+        (&["exec", "web", "--", "ls"], "it has no pods/exec: ask the API server"),
+        (&["port-forward", "web", "8080"], "it has no pods/portforward: ask the API server"),
+        (&["scale", "deployment/web", "--replicas=3"], "deployments/scale: ask the API server"),
+        (
+            &["explain", "pods.spec"],
+            "read-only cache without schemas: send writes and kubectl explain to the API server",
+        ),
+        (
+            &["apply", "-f", &manifest],
+            "read-only cache without schemas: send writes and kubectl explain to the API server",
+        ),
+        (&["apply", "--validate=false", "-f", &manifest], "read-only cache: send writes to the API server"),
+        (&["create", "--validate=false", "-f", &manifest], "read-only cache: send writes to the API server"),
+        (&["delete", "pod", "web"], "read-only cache: send writes to the API server"),
+        (&["label", "pod", "web", "a=b"], "read-only cache: send writes to the API server"),
+        (&["get", "--raw", "/api/v1/services"], "deltabus does not watch services: add it to `match`"),
+    ] {
+        let output = run(args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{args:?}: {said}");
+    }
 }
 
 /// One object of every kind with its own table columns; statuses are set later.

@@ -224,25 +224,28 @@ impl TablePrinter<'_> {
     fn add(&mut self, mut table: Value) {
         let columns = table["columnDefinitions"].take();
         let columns = columns.as_array().map(Vec::as_slice).unwrap_or_default();
-        let GetArgs { output, all_namespaces, show_labels, sort_by, .. } = self.args;
+        let GetArgs { output, all_namespaces, show_labels, label_columns, sort_by, .. } = self.args;
         let is_wide = matches!(output, Output::Wide);
         let with_namespace = *all_namespaces && self.resource.namespaced;
         let is_shown = |column: &Value| is_wide || column["priority"].as_i64().unwrap_or_default() == 0;
         let names = columns.iter().filter(|column| is_shown(column)).map(|column| cell(&column["name"]).to_uppercase());
         let namespace = with_namespace.then(|| "NAMESPACE".to_owned());
-        let label_header = show_labels.then(|| "LABELS".to_owned());
-        self.header = namespace.into_iter().chain(names).chain(label_header).collect();
+        let label_headers =
+            label_columns.iter().map(|label| clean(label.rsplit('/').next().unwrap_or(label)).to_uppercase());
+        let all_labels = show_labels.then(|| "LABELS".to_owned());
+        self.header = namespace.into_iter().chain(names).chain(label_headers).chain(all_labels).collect();
         for row in table["rows"].as_array_mut().into_iter().flatten() {
             let object = row["object"].take();
             let metadata = &object["metadata"];
             let namespace = with_namespace.then(|| cell(&metadata["namespace"]));
-            let label_cell = show_labels.then(|| labels(&metadata["labels"]));
+            let label_cells = label_columns.iter().map(|label| cell(&metadata["labels"][label]));
+            let all_labels = show_labels.then(|| labels(&metadata["labels"]));
             let cells = row["cells"].as_array().into_iter().flatten().zip(columns);
             let cells = cells.filter(|(_, column)| is_shown(column)).map(|(value, column)| {
                 let prefix = if column["format"] == "name" { &*self.prefix } else { "" };
                 format!("{prefix}{}", cell(value))
             });
-            let cells = namespace.into_iter().chain(cells).chain(label_cell).collect();
+            let cells = namespace.into_iter().chain(cells).chain(label_cells).chain(all_labels).collect();
             self.rows.push((cells, if sort_by.is_some() { object } else { Value::Null }));
         }
     }
@@ -323,9 +326,6 @@ mod tests {
     }
 
     #[test]
-    fn names_control_no_terminal_and_are_unchanged_elsewhere() {
-        let forged = "x\r\nrole/admin\u{1b}[2J\u{9b}";
-    #[test]
     fn custom_columns_print_values_as_kubectl() {
         let object = json!({"metadata": {"name": "a", "labels": {"b": "x", "a": "y"}},
             "spec": {"hosts": ["one", "two"], "none": null, "ratio": 2.5, "on": true}});
@@ -338,6 +338,9 @@ mod tests {
         assert!(error.to_string().contains("index 2 is out of bounds"), "{error}");
     }
 
+    #[test]
+    fn names_control_no_terminal_and_are_unchanged_elsewhere() {
+        let forged = "x\r\nrole/admin\u{1b}[2J\u{9b}";
         let (terminal, pipe) = (Shown { on_terminal: true }, Shown { on_terminal: false });
         assert_eq!(terminal.line(forged.to_owned()), "x\\r\\nrole/admin\\u{1b}[2J\\u{9b}");
         assert_eq!(terminal.lines("a\nb\u{9b}"), "a\nb\\u{9b}");

@@ -44,6 +44,11 @@ impl<'a> Target<'a> {
         Some(Self { group, version, plural, namespace, name, subresource })
     }
 
+    /// Returns true if the path names this type.
+    pub(super) fn is_of(&self, resource: &ResourceType) -> bool {
+        (self.group, self.version, self.plural) == (&resource.group, &resource.version, &resource.plural)
+    }
+
     /// Returns true if the path is valid for the type. Only the path of a namespaced type may contain a namespace. The path of a
     /// namespaced object must contain one. Returns false for subresources, because they are not cached.
     pub(super) fn fits(&self, resource: &ResourceType) -> bool {
@@ -101,7 +106,8 @@ impl ListQuery {
                 "index" => index = Some(text),
                 "value" => value = Some(text),
                 "watch" if matches!(&*text, "true" | "True" | "TRUE" | "t" | "T" | "1") => {
-                    let why = "the cache does not serve watches: watch the API server";
+                    let why = "the cache does not serve watches: watch the API server, or read the changes from /v1/events \
+                               (deltabus tail)";
                     return Err(ApiError::method_not_allowed(why));
                 }
                 _ => {}

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::store::SimulatorStore;
+use super::super::{store::SimulatorStore, types::TypeInfo};
 use crate::{discovery::ServedType, object::ResourceType, serve::discovery::DiscoveredType};
 
 /// Verbs of a type whose definition is being deleted.
@@ -21,9 +21,9 @@ pub(super) fn served(store: &SimulatorStore) -> Vec<DiscoveredType> {
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
     let of_store = store.types().map(|(id, info)| {
         let verbs = if store.is_terminating(id) { &VERBS_OF_TERMINATING[..] } else { info.verbs() };
-        let (singular, short_names) = (info.singular.clone(), info.short_names.clone());
+        let TypeInfo { singular, short_names, categories, .. } = TypeInfo::clone(info);
         let named = ServedType::unnamed(info.resource.clone());
-        let served = ServedType { singular, short_names, verbs: texts(verbs), ..named };
+        let served = ServedType { singular, short_names, categories, verbs: texts(verbs), ..named };
         DiscoveredType { served, has_status: info.status }
     });
     let reviews = CREATE_ONLY.map(|(group, kind, plural)| {
