@@ -455,7 +455,7 @@ pub(crate) mod tests {
             expected.parse::<http::Uri>().unwrap();
             let mut sources = Vec::new();
             encoder.each_attribute(&event, |which, value| {
-                sources.extend((which == Attribute::Source).then(|| value.to_owned()))
+                sources.extend((which == Attribute::Source).then(|| value.to_owned()));
             });
             assert_eq!(sources, [expected]);
             #[cfg(feature = "cli")]

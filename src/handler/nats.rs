@@ -47,7 +47,8 @@ mod stored;
 #[cfg(feature = "nats")]
 mod stream;
 pub mod subject;
-#[cfg(all(test, feature = "nats"))]
+#[cfg(test)]
+#[cfg(feature = "nats")]
 mod tests;
 
 #[cfg(feature = "nats")]

@@ -324,7 +324,7 @@ fn kubectl_prints_the_same_from_cache_and_server() {
 }
 
 /// Options of `get pods`, for which `deltabus get` prints the same as kubectl. The templates are those of Kubernetes' page about
-/// JSONPath and of client-go's tests, and those in which the dialect differs from RFC 9535.
+/// `JSONPath` and of client-go's tests, and those in which the dialect differs from RFC 9535.
 const OPTIONS: [&str; 62] = [
     "jsonpath={.items[*].metadata.name}",
     "jsonpath={.items[].metadata.name}",
@@ -446,7 +446,9 @@ fn get_prints_the_same_as_kubectl() {
             .chunks(OPTIONS.len().div_ceil(4))
             .map(|options| scope.spawn(move || options.iter().for_each(compare)))
             .collect();
-        threads.into_iter().for_each(|thread| thread.join().expect("the outputs are equal"));
+        for thread in threads {
+            thread.join().expect("the outputs are equal");
+        }
     });
 }
 

@@ -1,4 +1,4 @@
-//! Paths in the JSONPath dialect of Kubernetes: of kubectl, and of the columns of custom resource definitions.
+//! Paths in the `JSONPath` dialect of Kubernetes: of kubectl, and of the columns of custom resource definitions.
 //!
 //! The dialect is older than RFC 9535 and differs from it: `.labels.a\.b/c`, `['metadata.name', 'status.phase']`,
 //! `[?(@.type=="Ready")]`. A missing member yields no value. An index out of bounds, an index of something that is not a list, and
