@@ -61,7 +61,8 @@ pub(super) struct Sink {
     pub(super) merged: BTreeSet<RecordName>,
     /// States that a lost record has shown: type, uid, and the version of the content.
     pub(super) shown_and_lost: BTreeSet<(usize, String, u64)>,
-    /// Accepted ids, with their type. A removal of an object clears the object's other ids, because it may come back with them.
+    /// Accepted ids, with their type. An object that is removed, or that comes back with a join, may get its other ids again, so these
+    /// are forgotten.
     seen: BTreeMap<(usize, String), Meaning>,
     ids: BTreeMap<(usize, Meaning), String>,
     /// Event at each position of a journal.
@@ -111,7 +112,8 @@ impl Sink {
         // A compaction may merge a removal that was sent already with a later addition and removal.
         let is_merged = is_removal && !self.objects.contains_key(&place);
         let is_of_move = matches!(event.record.change.cause(), Some(Cause::Reload | Cause::Replay)) && !is_merged;
-        if is_removal {
+        let comes_back = is_of_move && !event.record.is_gone() && !self.objects.contains_key(&place);
+        if is_removal || comes_back {
             self.seen.retain(|known, (uid, ..)| *known == id || (known.0, uid.as_str()) != (site, object.uid()));
         }
         if is_again || is_known_id && !is_of_move {
