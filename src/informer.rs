@@ -105,6 +105,45 @@ pub enum Seed {
     },
 }
 
+/// Content of a new cache, from a [`Seed`] or without one.
+pub(crate) struct Start {
+    pub(crate) objects: Vec<Object>,
+    /// Versions that the objects have. If they are synced, the unit continues with a watch.
+    pub(crate) reached: Reached,
+    pub(crate) first_list: FirstList,
+    pub(crate) absence: Absence,
+}
+
+impl Start {
+    pub(crate) fn of(seed: Option<Seed>) -> Self {
+        let (mut reached, mut absence) = (Reached { generation: 1, ..Reached::default() }, Absence::default());
+        let (objects, first_list) = match seed {
+            None => (Vec::new(), FirstList::default()),
+            Some(Seed::Relist { objects, version, first_list }) => {
+                reached.store_version = version;
+                (objects, first_list)
+            }
+            Some(Seed::Resume { objects, store_version, resume_version, saved }) => {
+                reached = Reached { store_version, resume_version, synced: true, ..reached };
+                if saved {
+                    absence = Absence::begun();
+                }
+                (objects, FirstList::default())
+            }
+        };
+        Self { objects, reached, first_list, absence }
+    }
+}
+
+/// Returns the start of the reflector of a unit whose cache has this metadata.
+pub(crate) fn reflector_start(meta: Meta, absence: &Absence) -> ReflectorStart {
+    match meta.synced {
+        true if absence.lasts() => ReflectorStart::Saved(meta.resume_version),
+        true => ReflectorStart::Resume(meta.resume_version),
+        false => ReflectorStart::Fresh(meta.store_version),
+    }
+}
+
 /// Factory of a unit's source, called on the arbiter that uses the source.
 pub trait SourceFactory: Send + Sync {
     /// Returns a source for `informer`'s type in its scope. An error is text for the log.
@@ -161,26 +200,17 @@ impl Informer {
         siblings: Arc<Siblings>,
         seed: Option<Seed>,
     ) -> Self {
-        let is_saved = matches!(seed, Some(Seed::Resume { saved: true, .. }));
-        let resumed = matches!(seed, Some(Seed::Resume { .. }));
-        let absence = if is_saved { Absence::begun() } else { Absence::default() };
-        let (objects, first_list, (store_version, resume_version)) = match seed {
-            None => (Vec::new(), FirstList::default(), Default::default()),
-            Some(Seed::Relist { objects, version, first_list }) => {
-                // Another unit admitted these objects: they may contain values that must be redacted now.
-                let objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
-                (objects, first_list, (version, ResourceVersion::unset()))
-            }
-            Some(Seed::Resume { objects, store_version, resume_version, .. }) => {
-                (objects, FirstList::default(), (store_version, resume_version))
-            }
-        };
+        let Start { mut objects, reached, first_list, absence } = Start::of(seed);
+        if !reached.synced {
+            // Another unit admitted these objects: they may contain values that must be redacted now.
+            objects = objects.into_iter().filter_map(|object| options.gate.pass_cached(object)).collect();
+        }
         let mut store = EvmapStore::new(rand::random(), options.indexers.clone());
-        if !objects.is_empty() || resumed || !store_version.is_unset() {
+        if !objects.is_empty() || reached.synced || !reached.store_version.is_unset() {
             for object in &objects {
                 put_kept(&mut store, &options.indexer.keep, object);
             }
-            store.reach(Reached { generation: 1, store_version, resume_version, synced: resumed });
+            store.reach(reached);
             store.publish();
         }
         let status = UnitStatus::new(entry, &resource, options.scope.namespace.as_deref());
@@ -324,12 +354,9 @@ impl Informer {
         let source = Scoped::wrap(source, &self.options.gate);
         let mut lease = self.lease(epoch, &shared.journal).ok_or("another start is in progress")?;
 
-        let Meta { synced, store_version, resume_version, .. } = lease.indexer().store().meta().clone();
-        let start = match synced {
-            true if self.absence.lasts() => ReflectorStart::Saved(resume_version),
-            true => ReflectorStart::Resume(resume_version),
-            false => ReflectorStart::Fresh(store_version),
-        };
+        let meta = lease.indexer().store().meta().clone();
+        let synced = meta.synced;
+        let start = reflector_start(meta, &self.absence);
         let keep = &self.options.indexer.keep;
         let fifo = DeltaFifo::new(self.options.order, self.objects().into_iter(), synced).keeping(keep.clone());
         let status = || Arc::clone(&self.status);

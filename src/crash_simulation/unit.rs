@@ -4,14 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Hits, configuration::Shape, site::Site};
 use crate::{
-    change::Reached,
     delta_fifo::{DeltaFifo, QueueOrder},
     engine::reconcile::{First, RunningSpec},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
         store::{EvmapStore, Meta, ReadStore as _},
     },
-    informer::Seed,
+    informer::{Seed, Start, reflector_start},
     journal::{Ticket, UnitId},
     list_watch::{Failure, ListPage, ListRequest, WatchEvent},
     object::{FieldPath, IgnoredPaths, KeyRef, Object, ResourceVersion},
@@ -70,23 +69,12 @@ pub(super) enum Run {
 impl Unit {
     /// Creates a unit like [`Informer::new`](crate::informer::Informer::new).
     pub(super) fn new(id: UnitId, shape: Shape, first: First, config: ReflectorConfig, seed: Option<Seed>) -> Self {
-        let saved = matches!(seed, Some(Seed::Resume { saved: true, .. }));
-        let synced = matches!(seed, Some(Seed::Resume { .. }));
-        let absence = if saved { Absence::begun() } else { Absence::default() };
-        let (objects, first_list, (store_version, resume_version)) = match seed {
-            None => (Vec::new(), FirstList::default(), Default::default()),
-            Some(Seed::Relist { objects, version, first_list }) => {
-                (objects, first_list, (version, ResourceVersion::unset()))
-            }
-            Some(Seed::Resume { objects, store_version, resume_version, .. }) => {
-                (objects, FirstList::default(), (store_version, resume_version))
-            }
-        };
+        let Start { objects, reached, first_list, absence } = Start::of(seed);
         let mut store = EvmapStore::new(7, []);
         for object in &objects {
             store.put(object);
         }
-        store.reach(Reached { generation: 1, store_version, resume_version, synced });
+        store.reach(reached);
         store.publish();
         let version = FieldPath::parse("metadata.resourceVersion").expect("it is a path");
         let ignored = Some(Arc::new(IgnoredPaths::new(&[version])));
@@ -148,12 +136,9 @@ impl Unit {
     pub(super) fn launch(&mut self) {
         self.run = Some(Run::Running);
         self.epoch += 1;
-        let Meta { synced, store_version, resume_version, .. } = self.indexer.store().meta().clone();
-        let start = match synced {
-            true if self.absence.lasts() => ReflectorStart::Saved(resume_version),
-            true => ReflectorStart::Resume(resume_version),
-            false => ReflectorStart::Fresh(store_version),
-        };
+        let meta = self.indexer.store().meta().clone();
+        let synced = meta.synced;
+        let start = reflector_start(meta, &self.absence);
         self.fifo = DeltaFifo::new(QueueOrder::Stream, self.indexer.objects().into_iter(), synced);
         self.reflector = Reflector::new(self.config, start);
         (self.reports, self.has_changed) = (Vec::new(), false);

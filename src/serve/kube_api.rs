@@ -120,20 +120,15 @@ fn subresource_note(target: &Target<'_>) -> Option<String> {
 /// Returns the error for a path without a watched type or without an object. It explains a type that deltabus does not watch, and a
 /// subresource of a type that it watches. For any other path, it equals the error of the API server.
 fn not_served(registry: &Registry, target: &Target<'_>, is_watched: bool) -> ApiError {
-    let is_known = || {
-        let catalog = registry.catalog();
-        catalog.types().iter().any(|served| target.is_of(&served.resource))
-    };
     let why = if is_watched {
         subresource_note(target)
-    } else if is_known() {
-        let (plural, group) = (target.plural, target.group);
-        let name = if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") };
-        Some(format!(
-            "deltabus does not watch {name}: add it to `match` of a [resources] entry, or ask the API server, {ELSEWHERE}"
-        ))
     } else {
-        None
+        let catalog = registry.catalog();
+        let known = catalog.types().iter().find(|served| target.is_of(&served.resource));
+        known.map(|known| {
+            let name = known.resource.qualified_name();
+            format!("deltabus does not watch {name}: add it to `match` of a [resources] entry, or ask the API server, {ELSEWHERE}")
+        })
     };
     why.map_or_else(ApiError::no_such_path, |why| ApiError::no_such_path().because(&why))
 }
