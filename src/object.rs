@@ -194,7 +194,7 @@ impl ResourceVersion {
 
     /// Returns the newest of several versions. Unset versions do not count. If two versions cannot be compared, the later one in the
     /// sequence counts.
-    pub fn newest(versions: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn newest(versions: impl IntoIterator<Item = Self>) -> Self {
         let newer = |one: Self, other: Self| match one.compare(&other) {
             Some(Ordering::Greater) => one,
             _ if other.is_unset() => one,
