@@ -7,6 +7,7 @@ mod manifests;
 mod engine_client;
 mod get;
 mod handlers;
+mod hangup;
 mod orphans;
 mod report;
 mod resources;
@@ -53,6 +54,7 @@ The smallest useful configuration:
 Examples:
 
   deltabus demo                                   try it without a cluster
+  deltabus demo -c config.toml                    try a configuration with the simulated cluster
   deltabus run -c config.toml                     watch the cluster of the current kubectl context
   deltabus run -c base.toml -c local.toml         the second file is merged into the first
   deltabus validate -c config.toml                report all errors, with file and line
@@ -173,7 +175,7 @@ pub(crate) struct FileArgs {
     /// of all files are kept. The files of a directory are read in the order of their names. Environment variables override
     /// all files: `DELTABUS__HANDLERS__OUT__PATH=/tmp/x` sets `[handlers.out] path`.
     #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1.., required = true)]
-    files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
 }
 
 impl FileArgs {
@@ -216,9 +218,9 @@ impl KubeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     #[command(flatten)]
-    file: FileArgs,
+    pub(crate) file: FileArgs,
     #[command(flatten)]
-    kube: KubeArgs,
+    pub(crate) kube: KubeArgs,
 }
 
 impl ConfigArgs {

@@ -55,7 +55,7 @@ pub use external::External;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
-pub(crate) use layers::files;
+pub(crate) use layers::{FlagValue, files};
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig, ResourceDefaults, TypePattern};
 pub use state::StateConfig;
@@ -169,8 +169,20 @@ impl Config {
         paths: &[P],
         environment: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Loaded, ConfigErrors> {
+        Self::load_with(paths, environment, &[])
+    }
+
+    /// Loads files like [`Config::load`], and then overrides options by flags of the command line.
+    pub(crate) fn load_with<P: AsRef<Path>>(
+        paths: &[P],
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+        flags: &[FlagValue],
+    ) -> Result<Loaded, ConfigErrors> {
         let mut layers = layers::Layers::of(paths);
         layers.add_environment(environment);
+        for flag in flags {
+            layers.add_flag(flag);
+        }
         resolve(layers, ConfigPlace::Here)
     }
 

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! [`table`] maps records to readers; [`router`] applies it to the journal. [`core`](mod@core) decides for one handler:
-//! [`schedule`] forms its batches, [`attempts`] retries or gives up, [`pace`] limits the rate. [`actor`] executes these
-//! decisions, and [`worker`] is the thread of a sink. [`handlers`] adds, replaces and removes handlers, and restarts
-//! their actors. A handler that fails, hangs or panics affects no other (I7).
+//! [`schedule`] forms its batches, [`attempts`] retries or gives up, [`pace`] limits the rate, [`throttle`] suppresses
+//! events of a key that had one recently. [`actor`] executes these decisions, and [`worker`] is the thread of a sink. [`handlers`]
+//! adds, replaces and removes handlers, and restarts their actors. A handler that fails, hangs or panics affects no other (I7).
 
 pub mod actor;
 pub mod attempts;
@@ -21,6 +21,7 @@ pub mod schedule;
 pub mod sink;
 pub mod status;
 pub mod table;
+pub mod throttle;
 pub mod worker;
 #[cfg(test)]
 mod async_tests;

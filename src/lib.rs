@@ -192,7 +192,7 @@ pub mod internals {
     }
 }
 
-/// The examples of the README, run as doc tests.
+/// The examples of the page for users of the library, run as doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+#[doc = include_str!("../docs/library.md")]
+struct LibraryPage;

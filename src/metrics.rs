@@ -308,8 +308,10 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
 }
 
 const NUMBERS_OF_HANDLERS: [NumberOf<HandlerView>; 8] = [
-    (Counter, "handler_filtered", "Events that `changed` and `when` refused", |view| view.filtered),
-    (Counter, "handler_rule_errors", "Events refused because `when` could not be evaluated", |view| view.rule_errors),
+    (Counter, "handler_filtered", "Events that `changed`, `when` and `once_per` refused", |view| view.filtered),
+    (Counter, "handler_rule_errors", "Events whose `when` or `once_key` could not be evaluated", |view| {
+        view.rule_errors
+    }),
     (Gauge, "handler_paused", "1 while the handler is paused", |view| (view.state == HandlerState::Paused).into()),
     (Gauge, "handler_in_flight", "Deliveries in progress, including those that wait for a retry", |view| {
         view.in_flight

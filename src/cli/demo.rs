@@ -4,7 +4,7 @@ use std::{
     env,
     io::{self, IsTerminal as _, Write as _},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -23,7 +23,13 @@ use clap::Args;
 use tempfile::NamedTempFile;
 use tokio::time::Instant;
 
-use super::{engine_client::DEFAULT_ADDRESS, report, run, table, terminal};
+use super::{
+    ConfigArgs, FileArgs, KubeArgs,
+    engine_client::DEFAULT_ADDRESS,
+    report,
+    run::{self, OnHangup, RunArgs},
+    table, terminal,
+};
 
 const CONFIG: &str = r#"
     [log]
@@ -46,11 +52,19 @@ const STDOUT: &str = r#"
 /// On a terminal, the command draws a live table below the newest events. Otherwise it writes events to stdout as lines of
 /// JSON. It also prints commands to try in another terminal: kubectl with a temporary kubeconfig for the simulated cluster, and
 /// deltabus commands for this engine.
+///
+/// With -c, the engine has the configuration of these files, as with `deltabus run`; only its cluster is the simulated one.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Address of the HTTP server; port 0 takes any free port.
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_ADDRESS, value_parser = loopback)]
-    listen: SocketAddr,
+    /// Configuration to run: a TOML file, or a directory of *.toml files; can be repeated.
+    #[arg(short = 'c', long = "config", value_name = "FILE", num_args = 1..)]
+    files: Vec<PathBuf>,
+    /// With -c: lets handlers of type `exec` run programs.
+    #[arg(long, requires = "files")]
+    allow_exec: bool,
+    /// Address of the HTTP server; port 0 takes any free port. Default: 127.0.0.1:8080, or with -c that of the configuration.
+    #[arg(long, value_name = "ADDRESS", value_parser = loopback)]
+    listen: Option<SocketAddr>,
     /// Steps of the workload per second. Each step makes one to about ten writes.
     #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = rate)]
     rate: f64,
@@ -74,12 +88,6 @@ fn rate(text: &str) -> Result<f64, String> {
 
 /// Runs the demo until a signal stops it.
 pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
-    let on_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
-    let handlers = if on_terminal { "" } else { STDOUT };
-    let mut config = Config::from_toml_str(&format!("{CONFIG}{handlers}"))?;
-    config.http.listen = Some(args.listen);
-    terminal::start(&config.log);
-
     let simulator = Simulator::start(SimulatorOptions { seed: args.seed, ..SimulatorOptions::default() })?;
     let mut workload = Workload::new(args.seed);
     workload.populate(simulator.store(), Sizes::default())?;
@@ -87,7 +95,6 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let living = workload.run(simulator.store().clone(), args.rate)?;
 
     let access = ClusterAccess::without_credentials(&simulator.url(), "demo")?;
-    let engine = Engine::builder().config(config).cluster(access);
     // A container image may have no temporary directory.
     let unwritten = |error: io::Error| {
         let advice = "set TMPDIR to a writable directory";
@@ -95,19 +102,47 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     };
     let kubeconfig = kubeconfig(&simulator).map_err(unwritten).ok();
     let kubeconfig = kubeconfig.as_ref().map(NamedTempFile::path);
-    let outcome = if on_terminal {
-        run_with_table(engine, kubeconfig, news)
+    let outcome = if args.files.is_empty() {
+        run_all_types(args, access, kubeconfig, news)
     } else {
-        let say = |engine: &RunningEngine| {
-            for place in places(engine.addresses().first(), kubeconfig) {
-                report::note(&place);
-            }
-        };
-        run::block_on(engine, || Ok(()), |engine, ()| say(engine)).map(drop)
+        run::run_on(&args.as_run(), Some(access), |engine| announce(engine, kubeconfig))
     };
     drop(living);
     simulator.stop();
     outcome
+}
+
+impl DemoArgs {
+    /// Returns the arguments of `run` for the configuration of this demo.
+    fn as_run(&self) -> RunArgs {
+        RunArgs {
+            config: ConfigArgs { file: FileArgs { files: self.files.clone() }, kube: KubeArgs::default() },
+            allow_exec: self.allow_exec,
+            compact_state: false,
+            listen: self.listen.map(|address| address.to_string()),
+        }
+    }
+}
+
+/// Runs the engine with the configuration of the demo: a live table on a terminal, events as JSON elsewhere.
+fn run_all_types(args: &DemoArgs, access: ClusterAccess, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
+    let on_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+    let handlers = if on_terminal { "" } else { STDOUT };
+    let mut config = Config::from_toml_str(&format!("{CONFIG}{handlers}"))?;
+    config.http.listen = args.listen.or(config.http.listen);
+    terminal::start(&config.log);
+    let engine = Engine::builder().config(config).cluster(access);
+    if on_terminal {
+        return run_with_table(engine, kubeconfig, news);
+    }
+    run::block_on(engine, OnHangup::Stop, |engine, _| announce(engine, kubeconfig)).map(drop)
+}
+
+/// Prints what the user can try.
+fn announce(engine: &RunningEngine, kubeconfig: Option<&Path>) {
+    for place in places(engine.addresses().first(), kubeconfig) {
+        report::note(&place);
+    }
 }
 
 /// Writes a kubeconfig that only this user can read. Dropping the returned value removes the file.
@@ -119,12 +154,12 @@ fn kubeconfig(simulator: &Simulator) -> io::Result<NamedTempFile> {
 
 /// Returns lines that tell the user what to try: URLs of the engine, and commands for another terminal.
 fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
-    let http = http.map(ToString::to_string).unwrap_or_default();
+    let cluster = kubeconfig.map(|file| format!("cluster: kubectl --kubeconfig {} get pods -A", file.display()));
+    let Some(http) = http.map(ToString::to_string) else { return cluster.into_iter().collect() };
     let program = env::args().next().unwrap_or_else(|| "deltabus".to_owned());
     let engine = if http == DEFAULT_ADDRESS { String::new() } else { format!(" --engine {http}") };
     let command = |command: &str| format!("try: {program} {command}{engine}");
     let reads = format!("reads: http://{http}/v1/resources, http://{http}/api/v1/pods");
-    let cluster = kubeconfig.map(|file| format!("cluster: kubectl --kubeconfig {} get pods -A", file.display()));
     let commands = ["tail pods", "get pods -A", "verify"].map(command);
     [reads].into_iter().chain(cluster).chain(commands).collect()
 }
@@ -137,15 +172,11 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
     let shown = recent.clone();
     let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
     let engine = engine.on_change("screen", options, move |notification| lines.deliver(notification));
-    let registry = run::block_on(
-        engine,
-        || Ok(()),
-        |engine, ()| {
-            let mut footer = places(engine.addresses().first(), kubeconfig);
-            footer.push("ctrl-c stops".to_owned());
-            actix_rt::spawn(table::draw(Arc::clone(engine.registry()), shown, news, footer));
-        },
-    )?;
+    let registry = run::block_on(engine, OnHangup::Stop, |engine, _| {
+        let mut footer = places(engine.addresses().first(), kubeconfig);
+        footer.push("ctrl-c stops".to_owned());
+        actix_rt::spawn(table::draw(Arc::clone(engine.registry()), shown, news, footer));
+    })?;
     let views = registry.views();
     let events: u64 = views.iter().map(table::events).sum();
     let (types, seconds) = (views.len(), started.elapsed().as_secs());

@@ -4,7 +4,7 @@ mod json_path;
 mod output;
 mod sort;
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::{collections::BTreeMap, io::Write as _, str::FromStr};
 
 use crate::{
     discovery::{self, Assumed, Catalog, Pattern},
@@ -271,7 +271,7 @@ async fn print(args: &GetArgs, engine: &EngineClient, targets: &[Target]) -> any
     if count == 0 && targets.iter().all(|(_, names)| names.is_empty()) {
         let namespaced = targets.iter().any(|(resource, _)| resource.namespaced);
         let place = (namespaced && !args.all_namespaces).then(|| format!(" in {} namespace", args.namespace));
-        anstream::eprintln!("No resources found{}.", place.unwrap_or_default());
+        drop(writeln!(anstream::stderr(), "No resources found{}.", place.unwrap_or_default()));
     }
     let Some(last) = missing.pop() else { return Ok(()) };
     for error in &missing {

@@ -107,12 +107,12 @@ pub(crate) fn print_json(document: &Value) -> io::Result<()> {
 
 /// Prints an error.
 pub(crate) fn failure(message: &str) {
-    anstream::eprintln!("{ERROR}error{ERROR:#}: {}", printable_lines(message));
+    drop(writeln!(anstream::stderr(), "{ERROR}error{ERROR:#}: {}", printable_lines(message)));
 }
 
 /// Prints a note.
 pub(crate) fn note(message: &str) {
-    anstream::eprintln!("{NOTE}note{NOTE:#}: {}", printable_lines(message));
+    drop(writeln!(anstream::stderr(), "{NOTE}note{NOTE:#}: {}", printable_lines(message)));
 }
 
 /// Returns `1 error`, `2 errors`.
@@ -123,8 +123,12 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
 fn finding(style: Style, label: &str, finding: &Finding) {
     let Finding { origin, key, message, excerpt } = finding;
     let key = if key.is_empty() { String::new() } else { format!("{KEY}{key}{KEY:#}: ") };
-    anstream::eprintln!("{style}{label}{style:#}: {PLACE}{origin}{PLACE:#}: {key}{}", printable_lines(message));
+    drop(writeln!(
+        anstream::stderr(),
+        "{style}{label}{style:#}: {PLACE}{origin}{PLACE:#}: {key}{}",
+        printable_lines(message)
+    ));
     if let Some(excerpt) = excerpt {
-        anstream::eprintln!("{EXCERPT}{}{EXCERPT:#}", printable_lines(excerpt));
+        drop(writeln!(anstream::stderr(), "{EXCERPT}{}{EXCERPT:#}", printable_lines(excerpt)));
     }
 }

@@ -2,16 +2,20 @@
 
 use std::{
     io::{self, IsTerminal as _},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
 
 use crate::{
-    config::{Config, ConfigErrors, EventType, Finding, HandlerConfig, Initial, Loaded, SinkConfig, StateConfig},
+    config::{
+        Config, ConfigErrors, EventType, Finding, FlagValue, HandlerConfig, Initial, Loaded, SinkConfig, StateConfig,
+    },
     delivery::status::{HandlerState, HandlerView},
     engine::{Applied, Engine, EngineBuilder, EngineHandle, RunningEngine, StopReport, reload::ConfigFiles},
     handler::exec::kill_all,
     journal::{Journal, store::Store},
+    list_watch::kube::ClusterAccess,
     mutex::lock,
     registry::Registry,
     trace,
@@ -26,7 +30,12 @@ use tokio::{
     time::sleep,
 };
 
-use super::{ConfigArgs, KubeArgs, orphans::Reaper, report, terminal};
+use super::{
+    ConfigArgs, KubeArgs,
+    hangup::{Hangup, HangupMeaning},
+    orphans::Reaper,
+    report, terminal,
+};
 
 /// Time after a signal in which a further signal counts as the same request to stop. A process often gets a signal twice: directly,
 /// and as a member of its process group.
@@ -46,9 +55,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Changed configuration files are applied while the engine runs, unless `[reload] watch` is false. SIGHUP applies them at
 /// once. Files with errors are reported, and the running configuration stays in effect.
 ///
-/// SIGTERM or ctrl-c stops the engine: it delivers accepted events, for at most `shutdown_timeout`. A second signal, at least a
+/// SIGTERM, ctrl-c or the end of the terminal stops the engine: it delivers accepted events, for at most `shutdown_timeout`. A second signal, at least a
 /// second after the first, stops it at once. If stdout is the only handler, the engine also stops when the reader of stdout has
-/// closed it.
+/// closed it. Started with `nohup`, it outlives its terminal.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -59,13 +68,34 @@ pub(crate) struct RunArgs {
     /// First rewrites `[state] dir`, so that its files contain no removed values. Changes stay from the first one that waits for a
     /// handler. Needs free disk space for a copy.
     #[arg(long)]
-    compact_state: bool,
+    pub(crate) compact_state: bool,
+    /// Address of the HTTP server, instead of `[http] listen`. Port 0 takes any free port; "" serves nothing.
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    pub(crate) listen: Option<String>,
+}
+
+/// Checks the text of an address.
+fn address(text: &str) -> Result<String, String> {
+    let is_valid = text.is_empty() || text.parse::<SocketAddr>().is_ok();
+    let expected = "expected an IP address and a port, such as 127.0.0.1:8080, or \"\"";
+    is_valid.then(|| text.to_owned()).ok_or_else(|| expected.to_owned())
 }
 
 /// Runs the engine until a signal stops it.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let (files, kube) = (args.config.files(), args.config.kube.clone());
-    let loaded = args.config.load()?;
+    run_on(args, None, |_| {})
+}
+
+/// Runs the engine until a signal stops it. A `cluster` replaces that of the configuration. Calls `announce` after the start.
+pub(crate) fn run_on(
+    args: &RunArgs,
+    cluster: Option<ClusterAccess>,
+    announce: impl FnOnce(&RunningEngine),
+) -> anyhow::Result<()> {
+    let listen = args.listen.clone().map(|value| FlagValue { flag: "--listen", keys: &["http", "listen"], value });
+    let (mut files, kube) = (args.config.files().with_flags(listen.into_iter().collect()), args.config.kube.clone());
+    let mut loaded = files.load()?;
+    kube.apply(&mut loaded.config.kube);
     refuse_programs(&loaded, args.allow_exec)?;
     let Loaded { config, warnings, .. } = loaded;
     terminal::start(&config.log);
@@ -76,15 +106,20 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     }
     let telemetry = config.telemetry.spans_to().map(|endpoint| trace::start(endpoint, config.cluster.name.as_deref()));
     let telemetry = telemetry.transpose().map_err(anyhow::Error::msg)?;
-    let started = |engine: &RunningEngine, hangup: Signal| {
+    let started = |engine: &RunningEngine, hangup| {
+        announce(engine);
         actix_rt::spawn(terminal::show_initial_syncs(engine.registry().clone()));
         actix_rt::spawn(follow(files, kube, engine.handle(), hangup));
         if std::process::id() == 1 {
             actix_rt::spawn(reap_orphans());
         }
     };
-    let hangup = || Ok(signal(SignalKind::hangup())?);
-    let ran = block_on(Engine::builder().config(config).allow_exec(args.allow_exec), hangup, started);
+    let builder = Engine::builder().config(config).allow_exec(args.allow_exec);
+    let builder = match cluster {
+        Some(cluster) => builder.cluster(cluster),
+        None => builder,
+    };
+    let ran = block_on(builder, OnHangup::StopWithTerminal, started);
     if let Some(telemetry) = telemetry {
         telemetry.stop(LAST_SPANS);
     }
@@ -125,18 +160,28 @@ fn raise_file_limit() {
     }
 }
 
-/// Starts an engine inside a new actix system, and calls `started` with the engine, and with the result of `prepare`. That function
-/// runs before the start. Runs the engine until a signal stops it. Returns the registry of the engine.
-pub(crate) fn block_on<T>(
+/// Treatment of SIGHUP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnHangup {
+    /// SIGHUP stops the engine.
+    Stop,
+    /// SIGHUP stops the engine if its terminal was closed.
+    StopWithTerminal,
+}
+
+/// Starts an engine inside a new actix system, and calls `started` with the engine and a receiver of SIGHUP. Runs the engine until a
+/// signal stops it. Returns the registry of the engine.
+pub(crate) fn block_on(
     builder: EngineBuilder,
-    prepare: impl FnOnce() -> anyhow::Result<T>,
-    started: impl FnOnce(&RunningEngine, T),
+    on_hangup: OnHangup,
+    started: impl FnOnce(&RunningEngine, Hangup),
 ) -> anyhow::Result<Arc<Registry>> {
     raise_file_limit();
     System::new().block_on(async {
-        let (told, prepared) = (StopSignals::new()?, prepare()?); // before others can see that the engine runs
+        let hangup = Hangup::new()?; // before others can see that the engine runs
+        let told = (StopSignals::new()?, hangup.again()?, on_hangup);
         let engine = builder.start().await?;
-        started(&engine, prepared);
+        started(&engine, hangup);
         let registry = Arc::clone(engine.registry());
         let outcome = until_told_to_stop(engine, told).await;
         terminal::clear();
@@ -146,11 +191,14 @@ pub(crate) fn block_on<T>(
 
 /// Watches the configuration files, and applies each change to the engine. If `kube` names a cluster, it replaces the cluster in
 /// the files.
-async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle, mut hangup: Signal) {
+async fn follow(mut files: ConfigFiles, kube: KubeArgs, engine: EngineHandle, mut hangup: Hangup) {
     let mut pause = LOOK_AT_FILES;
     loop {
         let asked = tokio::select! {
-            _ = hangup.recv() => true,
+            meaning = hangup.recv() => match meaning {
+                HangupMeaning::Requested => true,
+                HangupMeaning::TerminalClosed => return, // the engine stops
+            },
             () = sleep(pause) => false,
         };
         if !asked && !engine.config().reload.watch {
@@ -208,11 +256,17 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
 
 /// Waits for a signal, for a failure of the engine, or until the reader of stdout closes it. Then stops the engine, and logs
 /// undelivered events.
-async fn until_told_to_stop(engine: RunningEngine, mut told: StopSignals) -> anyhow::Result<()> {
+async fn until_told_to_stop(
+    engine: RunningEngine,
+    (mut told, mut hangup, on_hangup): (StopSignals, Hangup, OnHangup),
+) -> anyhow::Result<()> {
     let (mut failure, mut is_read) = (None, true);
     loop {
         tokio::select! {
             () = told.recv() => break,
+            meaning = hangup.recv() => if on_hangup == OnHangup::Stop || meaning == HangupMeaning::TerminalClosed {
+                break;
+            },
             error = engine.failed() => {
                 failure = Some(error);
                 break;

@@ -17,7 +17,7 @@ use crate::{
 };
 use anstyle::Style;
 use console::Term;
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::{
@@ -33,12 +33,66 @@ use tracing_subscriber::{
 const SIZE: (usize, usize) = (80, 24);
 /// Interval between drawings of the progress.
 const REDRAW: Duration = Duration::from_millis(120);
+/// Maximum number of drawings per second.
+const DRAWINGS_PER_SECOND: u8 = 20;
 
 /// Drawings on stderr, hidden if stderr is not a terminal. Log lines appear above them.
-pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+pub(crate) static SCREEN: LazyLock<MultiProgress> = LazyLock::new(|| {
+    let terminal = Term::buffered_stderr();
+    let is_shown = terminal.is_term();
+    let target = || ProgressDrawTarget::term_like_with_hz(Box::new(LastingTerm(terminal)), DRAWINGS_PER_SECOND);
+    MultiProgress::with_draw_target(if is_shown { target() } else { ProgressDrawTarget::hidden() })
+});
 
 /// Filter of the log.
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
+/// Terminal that may close at any time. Drawing on a closed terminal does nothing: `MultiProgress` would panic, and the log line about
+/// that would draw again.
+#[derive(Debug)]
+struct LastingTerm(Term);
+
+impl TermLike for LastingTerm {
+    fn width(&self) -> u16 {
+        self.0.size().1
+    }
+
+    fn height(&self) -> u16 {
+        self.0.size().0
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_up(lines).or(Ok(()))
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_down(lines).or(Ok(()))
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_right(columns).or(Ok(()))
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_left(columns).or(Ok(()))
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.0.write_line(line).or(Ok(()))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(text).or(Ok(()))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line().or(Ok(()))
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush().or(Ok(()))
+    }
+}
 
 /// Writer of whole lines to stdout or stderr, above the drawings on stderr.
 pub(crate) struct AboveTheBars<W>(pub(crate) fn() -> W);
@@ -120,7 +174,8 @@ pub(crate) fn start(log: &Log) {
     FILTER.get_or_init(|| handle);
     let terminal = io::stderr().is_terminal();
     let json = log.format == LogFormat::Json || log.format == LogFormat::Auto && !terminal;
-    let layer = tracing_subscriber::fmt::layer().with_target(false);
+    // A line that cannot be written is lost. A message about that would be written to stderr too, with a panic.
+    let layer = tracing_subscriber::fmt::layer().with_target(false).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
     if json {
         let layer = layer.json().flatten_event(true);

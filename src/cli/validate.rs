@@ -422,7 +422,8 @@ fn groups<T>(items: &[T], is_same: impl Fn(&T, &T) -> bool) -> Vec<Vec<&T>> {
 fn as_json(level: &str, finding: &Finding) -> serde_json::Value {
     let Finding { origin, key, message, excerpt } = finding;
     let (file, line, column, variable) = match origin {
-        ValueOrigin::Nowhere => (None, None, None, None),
+        // `validate` has no flag that sets an option.
+        ValueOrigin::Nowhere | ValueOrigin::Flag(_) => (None, None, None, None),
         ValueOrigin::File { file, line, column, .. } => (Some(file), Some(line), Some(column), None),
         ValueOrigin::Unreadable(file) => (Some(file), None, None, None),
         ValueOrigin::Environment(name) => (None, None, None, Some(name)),

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-/// Origin of a value: a position in a file, or an environment variable.
+/// Origin of a value: a position in a file, an environment variable, or a flag.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueOrigin {
     /// No origin: a required value is missing.
@@ -22,6 +22,8 @@ pub enum ValueOrigin {
     Unreadable(Arc<str>),
     /// Environment variable.
     Environment(Arc<str>),
+    /// Flag of the command line.
+    Flag(&'static str),
 }
 
 impl fmt::Display for ValueOrigin {
@@ -31,6 +33,7 @@ impl fmt::Display for ValueOrigin {
             Self::File { file, line, column, .. } => write!(f, "{file}:{line}:{column}"),
             Self::Unreadable(file) => f.write_str(file),
             Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::Flag(flag) => f.write_str(flag),
         }
     }
 }

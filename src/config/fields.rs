@@ -1,4 +1,4 @@
-//! Fields that `when`, `where` and `template` use. The fields of most variables are known without a server; those of `object` and
+//! Fields that `when`, `where`, `template` and `once_key` use. The fields of most variables are known without a server; those of `object` and
 //! `old` need its schemas.
 
 use strum::VariantNames as _;
@@ -23,8 +23,13 @@ impl HandlerConfig {
         let rules = when.and_then(|when| Rules::compile(when).ok());
         let template = self.template.as_ref().filter(|_| self.options.format == FormatSettings::Template);
         let template = template.and_then(|text| Template::compile(text).ok());
+        let key = self.options.once_key.as_ref().and_then(|text| Template::compile(text).ok());
         let of_rules = rules.iter().flat_map(Rules::uses).map(|used| ("when", used.clone()));
-        of_rules.chain(template.iter().flat_map(Template::uses).map(|used| ("template", used.clone()))).collect()
+        let templates = [("template", template), ("once_key", key)];
+        let of_templates = templates.iter().flat_map(|(option, template)| {
+            template.iter().flat_map(Template::uses).map(|used| (*option, used.clone()))
+        });
+        of_rules.chain(of_templates).collect()
     }
 
     /// Reports fields that no event has, and values that a field never has, except for the fields of objects.

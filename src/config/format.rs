@@ -1,4 +1,4 @@
-//! `format` and `template` of `[handlers.<name>]`: the form in which a handler sends events.
+//! `format`, `template` and `once_key` of `[handlers.<name>]`: the form in which a handler sends events, and the key of an event.
 
 use serde::de::IgnoredAny;
 
@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl HandlerConfig {
-    /// Checks `format` and `template`. Renders the template with a sample event of each kind that the handler gets. The sample
-    /// event has every field that the template reads.
+    /// Checks `format`, `template` and `once_key`. Renders the templates with a sample event of each kind that the handler gets. The
+    /// sample event has every field that the template reads.
     pub(super) fn check_format(&self, at: &mut Section<'_>) {
         match (&self.template, self.options.format == FormatSettings::Template) {
             (None, true) if self.sink != SinkConfig::Blackhole => {
@@ -26,21 +26,35 @@ impl HandlerConfig {
             (Some(_), false) => at.warn(&["template"], "has no effect without format = \"template\""),
             _ => {}
         }
-        let Some(template) = &self.template else { return };
-        let Some(template) = at.valid(&["template"], Template::compile(template)) else { return };
-        for mistake in template.mistakes() {
-            at.error(&["template"], mistake.to_string());
+        if let Some(template) = &self.template {
+            let no_json = self.check_template("template", "the handler will give up", template, at);
+            if no_json && matches!(self.sink, SinkConfig::Webhook(_)) && self.batch().max_events > 1 {
+                let message = "may produce invalid JSON, but a batch is a JSON array of its outputs: expected JSON, or no `batch`";
+                at.warn(&["template"], message);
+            }
         }
-        let mut unknown = template.unknown_names().peekable();
-        if unknown.peek().is_none() {
-            self.try_out(&template, at);
-        }
-        for name in unknown {
-            at.error(&["template"], format!("unknown name `{name}`; {}", suggestion(name, VARIABLES)));
+        if let Some(key) = &self.options.once_key {
+            if !self.options.is_throttled() {
+                at.warn(&["once_key"], "has no effect without `once_per`");
+            }
+            self.check_template("once_key", "instead of this key, the object is the key of", key, at);
         }
     }
 
-    fn try_out(&self, template: &Template, at: &mut Section<'_>) {
+    /// Checks a template; `failing` says what happens to events for which it fails. Returns true if a text may not be JSON.
+    fn check_template(&self, option: &'static str, failing: &str, text: &str, at: &mut Section<'_>) -> bool {
+        let Some(template) = at.valid(&[option], Template::compile(text)) else { return false };
+        for mistake in template.mistakes() {
+            at.error(&[option], mistake.to_string());
+        }
+        let unknown: Vec<_> = template.unknown_names().collect();
+        for name in &unknown {
+            at.error(&[option], format!("unknown name `{name}`; {}", suggestion(name, VARIABLES)));
+        }
+        unknown.is_empty() && self.try_out(option, failing, &template, at)
+    }
+
+    fn try_out(&self, option: &'static str, failing: &str, template: &Template, at: &mut Section<'_>) -> bool {
         let (mut wrong, mut no_json) = (Vec::new(), false);
         let mut undefined: Vec<(TemplateError, Vec<&str>)> = Vec::new();
         for event in self.options.on.iter().map(|event| event.kind()) {
@@ -59,17 +73,12 @@ impl HandlerConfig {
         // An unknown filter, test or method was already reported.
         wrong.retain(|error| template.mistakes().is_empty() || !error.to_string().contains("unknown "));
         for error in wrong {
-            at.error(&["template"], error.to_string());
+            at.error(&[option], error.to_string());
         }
         for (error, events) in undefined {
-            let message = format!("the handler will give up some or all {} events: {error}", quoted(events));
-            at.warn(&["template"], message);
+            at.warn(&[option], format!("{failing} some or all {} events: {error}", quoted(events)));
         }
-        if no_json && matches!(self.sink, SinkConfig::Webhook(_)) && self.batch().max_events > 1 {
-            let message =
-                "may produce invalid JSON, but a batch is a JSON array of its outputs: expected JSON, or no `batch`";
-            at.warn(&["template"], message);
-        }
+        no_json
     }
 }
 

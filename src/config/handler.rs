@@ -94,7 +94,7 @@ impl HandlerConfig {
             FormatSettings::Template => mentions(&self.template),
             _ => false,
         };
-        sends || mentions(&self.options.when)
+        sends || mentions(&self.options.when) || mentions(&self.options.once_key)
     }
 
     /// Checks the options of the handler's type. Reads no files and no secrets.
@@ -178,6 +178,13 @@ pub struct HandlerDefaults {
     #[serde(with = "Optional")]
     #[schemars(transform = Format::Rule)]
     pub when: Option<String>,
+    /// Sends at most one event of a key within this time, and suppresses the others. The time is that of the changes. "0s": no limit.
+    #[serde(with = "Text::<Duration>")]
+    pub once_per: Duration,
+    /// Jinja template of the key of an event, for `once_per`. It can use the names of `template`. Default "": the type, namespace and
+    /// name of the object.
+    #[serde(with = "Optional")]
+    pub once_key: Option<String>,
     /// Treatment of objects that already exist at the start: `skip` them, or `send` them with the cause `initial`. Default: `skip`.
     pub initial: Initial,
     /// Sends the changes that happened while the process was down, including deletions. Needs `[state] dir`. A change that a list
@@ -209,6 +216,13 @@ pub struct HandlerDefaults {
     pub retry: Retry,
     /// Events that wait in memory for this handler.
     pub buffer: Buffer,
+}
+
+impl HandlerDefaults {
+    /// Returns true if `once_per` suppresses events.
+    pub fn is_throttled(&self) -> bool {
+        !self.once_per.is_zero()
+    }
 }
 
 /// Kind of an event, the last part of its `type`.

@@ -1,4 +1,4 @@
-//! Layers of a configuration: files, directories and the environment. The crate `config` merges the layers.
+//! Layers of a configuration: files, directories, the environment and flags. The crate `config` merges the layers.
 //! [`Positions`] stores the positions of the values, which the crate does not.
 
 use std::{
@@ -36,6 +36,17 @@ const DEPTH_MAX: usize = 16;
 /// Returns true if a variable of this name overrides an option.
 pub(crate) fn overrides(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
+}
+
+/// Value of an option that a flag of the command line sets. It overrides files and environment.
+#[derive(Clone, Debug)]
+pub(crate) struct FlagValue {
+    /// Flag, such as `--listen`.
+    pub(crate) flag: &'static str,
+    /// Keys of the option, from the outermost table.
+    pub(crate) keys: &'static [&'static str],
+    /// Text of the value.
+    pub(crate) value: String,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -235,23 +246,39 @@ impl Layers {
                 self.error(origin, String::new(), "too many keys: expected at most 16, separated by `__`");
                 continue;
             }
-            for end in 1..=keys.len() {
-                let place = Place { key: origin.clone(), value: origin.clone(), is_table: end < keys.len() };
-                self.positions.record(KeyPath(keys[..end].to_vec()), place);
-            }
             let below = format!("{name}{SEPARATOR}");
             let part = variables.range(below.clone()..).next().filter(|(other, _)| other.starts_with(&below));
             if let Some((other, _)) = part {
                 let message =
                     format!("conflicts with {other}, which sets a part of the same value: expected only one of them");
+                self.record(&keys, &origin);
                 self.error(origin, KeyPath(keys).to_string(), &message);
                 continue;
             }
-            let tables = keys.into_iter().rev();
-            let layer = tables.fold(value.as_str().into(), |value, key| Value::Object(Map::from_iter([(key, value)])));
-            if let Value::Object(layer) = layer {
-                self.add(layer);
-            }
+            self.add_value(keys, value, &origin);
+        }
+    }
+
+    /// Adds the value of a flag.
+    pub(crate) fn add_flag(&mut self, FlagValue { flag, keys, value }: &FlagValue) {
+        self.add_value(keys.iter().map(|&key| key.to_owned()).collect(), value, &ValueOrigin::Flag(flag));
+    }
+
+    /// Adds a layer with one value.
+    fn add_value(&mut self, keys: Vec<String>, value: &str, origin: &ValueOrigin) {
+        self.record(&keys, origin);
+        let tables = keys.into_iter().rev();
+        let layer = tables.fold(value.into(), |value, key| Value::Object(Map::from_iter([(key, value)])));
+        if let Value::Object(layer) = layer {
+            self.add(layer);
+        }
+    }
+
+    /// Notes the origin of a value and of its tables.
+    fn record(&mut self, keys: &[String], origin: &ValueOrigin) {
+        for end in 1..=keys.len() {
+            let place = Place { key: origin.clone(), value: origin.clone(), is_table: end < keys.len() };
+            self.positions.record(KeyPath(keys[..end].to_vec()), place);
         }
     }
 

@@ -5,6 +5,7 @@ use std::{collections::HashMap, ops::ControlFlow, sync::Arc, time::Duration};
 use futures_util::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
 use tokio::{
     sync::{mpsc, oneshot},
+    task::spawn_blocking,
     time::{Instant, sleep},
 };
 
@@ -14,6 +15,7 @@ use super::{
     handlers::{DeadLetter, HandlerMember, HandlerParts, Handlers},
     log::{DeliveryLog, Sent},
     schedule::DeliveryId,
+    throttle::state::Throttled,
 };
 use crate::{
     handler::Form,
@@ -22,6 +24,9 @@ use crate::{
 
 /// Futures of one kind that run concurrently.
 type Running<T> = FuturesUnordered<LocalBoxFuture<'static, T>>;
+
+/// Longest time for which the last events of `once_per` are not on disk.
+const SAVE_THROTTLE_EVERY: Duration = Duration::from_secs(30);
 
 /// Actor of a handler: a task that executes the actions of its core. It ends only after the last action, or with a panic.
 pub(super) struct HandlerActor<'a> {
@@ -37,6 +42,9 @@ pub(super) struct HandlerActor<'a> {
     reading: Running<Option<Vec<Event>>>,
     /// Set if the current read waits for new events.
     awaits_events: bool,
+    /// Events of the last read, while the throttle judges them. No other read starts meanwhile.
+    judging: Running<Throttled>,
+    throttle_saved_at: Duration,
     answers: HashMap<DeliveryId, oneshot::Sender<()>>,
 }
 
@@ -54,6 +62,8 @@ impl<'a> HandlerActor<'a> {
             given_up: Running::new(),
             reading: Running::new(),
             awaits_events: false,
+            judging: Running::new(),
+            throttle_saved_at: Duration::ZERO,
             answers: HashMap::new(),
         }
     }
@@ -74,7 +84,9 @@ impl<'a> HandlerActor<'a> {
             }
             self.read();
             self.parts.status.show(&self.core.view(now), self.handlers.clock);
+            let saves = self.save_throttle(now);
             if let ControlFlow::Break(reason) = end {
+                self.save_throttle_now().await;
                 if reason.is_none() {
                     self.log.closed(&self.parts.sink.close().await);
                 }
@@ -86,13 +98,15 @@ impl<'a> HandlerActor<'a> {
                 Some((delivery, events, reason, is_taken)) = self.given_up.next() => {
                     self.gave_up(delivery, &events, &reason, is_taken);
                 }
-                Some(events) = self.reading.next() => self.core.read(events, self.handlers.now()),
+                Some(events) = self.reading.next() => self.arrived(events),
+                Some(judged) = self.judging.next() => self.judged(judged),
                 Some((events, answer)) = letters.recv() => {
                     self.answers.insert(self.core.dead_letter(events), answer);
                 }
                 _ = requests.changed() => {}
                 _ = paused.changed() => {}
                 () = sleep(wait.unwrap_or(Duration::MAX)), if wait.is_some() => {}
+                () = sleep(SAVE_THROTTLE_EVERY), if saves => {}
             }
         }
     }
@@ -158,7 +172,7 @@ impl<'a> HandlerActor<'a> {
         if room.is_none() || (self.awaits_events && !awaits_events) {
             self.reading.clear();
         }
-        let Some(room) = room.filter(|_| self.reading.is_empty()) else { return };
+        let Some(room) = room.filter(|_| self.reading.is_empty() && self.judging.is_empty()) else { return };
         self.awaits_events = awaits_events;
         let (router, reader) = (self.handlers.router.clone(), self.member.reader);
         let read = async move {
@@ -169,5 +183,45 @@ impl<'a> HandlerActor<'a> {
             Some(router.read(reader, room).await)
         };
         self.reading.push(read.boxed_local());
+    }
+
+    /// Takes the events of a read. With a throttle, they are judged first, on another thread: rendering keys may take long. The
+    /// judgement is never dropped, because the events count as read.
+    fn arrived(&mut self, events: Option<Vec<Event>>) {
+        match (events, &self.parts.throttle) {
+            (Some(events), Some(throttle)) if !events.is_empty() => {
+                let throttle = throttle.clone();
+                let judged = spawn_blocking(move || throttle.judge(events));
+                self.judging.push(judged.map(|judged| judged.expect("a judgement does not panic")).boxed_local());
+            }
+            (events, _) => self.core.read(events, self.handlers.now()),
+        }
+    }
+
+    /// Acknowledges the suppressed events, and passes the others on.
+    fn judged(&mut self, judged: Throttled) {
+        self.log.throttled(&judged);
+        self.handlers.router.journal.ack_each(self.member.reader, &judged.suppressed);
+        // If no event of a read is wanted, others may still wait.
+        self.core.read(Some(judged.wanted).filter(|wanted| !wanted.is_empty()), self.handlers.now());
+    }
+
+    /// Saves the state of the throttle in the background if that is due. Returns true if it has to be saved later.
+    fn save_throttle(&mut self, now: Duration) -> bool {
+        let Some(state) = self.parts.throttle.as_ref().map(|throttle| &throttle.state) else { return false };
+        let is_unsaved = state.is_unsaved();
+        if is_unsaved && now.saturating_sub(self.throttle_saved_at) >= SAVE_THROTTLE_EVERY {
+            self.throttle_saved_at = now;
+            let state = Arc::clone(state);
+            drop(spawn_blocking(move || state.save()));
+        }
+        is_unsaved
+    }
+
+    async fn save_throttle_now(&self) {
+        if let Some(throttle) = &self.parts.throttle {
+            let state = Arc::clone(&throttle.state);
+            drop(spawn_blocking(move || state.save()).await);
+        }
     }
 }

@@ -28,6 +28,7 @@ use super::{
     sink::Sink,
     status::{Control, HandlerState, HandlerStatus, HandlerView},
     table::Route,
+    throttle::state::ThrottleRule,
 };
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::fault::Harm;
@@ -63,6 +64,8 @@ pub struct HandlerOptions {
     pub sink: Sink,
     /// Name of the handler that receives the events that this handler gives up.
     pub dead_letter: Option<String>,
+    /// Rule that suppresses events of a key that had one recently. It does not apply to events that other handlers gave up.
+    pub throttle: Option<ThrottleRule>,
 }
 
 /// Parts of a handler that are replaced together. A restarted actor has the same parts.
@@ -70,6 +73,7 @@ pub(super) struct HandlerParts {
     pub(super) core: CoreOptions,
     pub(super) sink: Sink,
     pub(super) dead_letter: Option<String>,
+    pub(super) throttle: Option<ThrottleRule>,
     pub(super) status: Arc<HandlerStatus>,
 }
 
@@ -213,12 +217,12 @@ impl Handlers {
     /// # Errors
     /// Fails if the journal cannot open a reader.
     pub fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Move)>, OpenReaderError> {
-        let HandlerOptions { name, kind, route, bounds, core, sink, dead_letter } = options;
+        let HandlerOptions { name, kind, route, bounds, core, sink, dead_letter, throttle } = options;
         let before = self.find(&name);
         let paused = before.as_ref().map(|member| member.parts().status.paused.clone()).unwrap_or_default();
         let parts = |reader| {
             let status = Arc::new(HandlerStatus::new(&name, kind, paused, (self.router.clone(), reader)));
-            Arc::new(HandlerParts { core, sink, dead_letter, status })
+            Arc::new(HandlerParts { core, sink, dead_letter, throttle, status })
         };
         let replace_by = self.now() + self.supervision.hung_after;
         match before {

@@ -10,6 +10,7 @@ use super::{
     core::FailedAttempt,
     schedule::DeliveryId,
     status::HandlerStatus,
+    throttle::state::Throttled,
 };
 use crate::{failures::Failures, handler::Form, notification::Notification, trace::Span};
 
@@ -42,6 +43,24 @@ impl DeliveryLog {
             Ok(()) => info!(handler, "closed the handler"),
             Err(AttemptError::Failed(error)) => error!(handler, %error, "failed to close the handler"),
             Err(AttemptError::Panicked(panic)) => error!(handler, %panic, "the handler panicked while closing"),
+        }
+    }
+
+    /// Counts the events that a throttle has suppressed, and the keys that it could not render. Logs keys that it had to forget.
+    pub(super) fn throttled(&self, judged: &Throttled) {
+        let Throttled { suppressed, errors, last_error, forgotten, .. } = judged;
+        if *forgotten > 0 {
+            let handler = &self.status.name;
+            warn!(
+                handler,
+                forgotten, "`once_per` has too many keys: events of the oldest ones may be sent earlier again"
+            );
+        }
+        let mut counts = self.status.lock();
+        counts.suppressed += suppressed.len() as u64;
+        counts.key_errors += errors;
+        if last_error.is_some() {
+            counts.last_key_error.clone_from(last_error);
         }
     }
 

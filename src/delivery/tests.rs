@@ -111,6 +111,7 @@ impl Engine {
         let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
         let resources = if name == "dlq" { vec![] } else { vec!["p*"] };
         HandlerOptions {
+            throttle: None,
             name: name.into(),
             kind: "test",
             route: Route::new(resources, changes.without(ChangeSet::SYNCED), Duration::ZERO).unwrap(),

@@ -24,6 +24,7 @@ use crate::{
         schedule::ScheduleOptions,
         sink::Sink,
         table::Route,
+        throttle::state::{ThrottleRule, Throttles},
         worker::{Open, OpenAsync, Worker},
     },
     handler::{AsyncHandler, Handler, HandlerError, file::FileHandler, stdout::Stdout},
@@ -75,6 +76,7 @@ pub(super) struct Delivery {
     /// Entries that each handler of the last run read. Empty after the start.
     joined: BTreeMap<String, BTreeSet<String>>,
     encoder: Encoder,
+    throttles: Throttles,
     /// Set if handlers may run programs.
     allow_exec: bool,
     hung_after: Duration,
@@ -99,8 +101,10 @@ impl Delivery {
         joined: BTreeMap<String, BTreeSet<String>>,
         (own_handlers, allow_exec): (Vec<OwnHandler>, bool),
     ) -> Result<(Self, Vec<(UnitId, Move)>), EngineError> {
+        let has_throttle = |name: &str| config.handlers.get(name).is_some_and(|handler| handler.options.is_throttled());
         let mut delivery = Self {
             encoder: Encoder::new(cluster, router.journal.id()),
+            throttles: Throttles::new(config.state.dir.as_deref(), router.journal.id(), &has_throttle),
             handlers: Handlers::new(router, config.supervision),
             plans: BTreeMap::new(),
             joined,
@@ -134,7 +138,7 @@ impl Delivery {
         let mut moves = Vec::new();
         for Step { name, plan, route, sink } in self.prepare(config)? {
             moves.extend(match sink {
-                Some(sink) => self.put(self.planned(&name, &plan, route, sink))?,
+                Some(sink) => self.put(self.planned(&name, &plan, route, sink)?)?,
                 None => self.handlers.reroute(&name, route, bounds(&plan.options)),
             });
             self.plans.insert(name, plan);
@@ -210,7 +214,13 @@ impl Delivery {
     }
 
     /// Returns the options of a handler of the configuration.
-    fn planned(&self, name: &str, plan: &HandlerConfig, route: Route, sink: Sink) -> HandlerOptions {
+    fn planned(
+        &self,
+        name: &str,
+        plan: &HandlerConfig,
+        route: Route,
+        sink: Sink,
+    ) -> Result<HandlerOptions, EngineError> {
         let mut core = self.core(&plan.options, &plan.batch(), plan.concurrency(), &sink);
         core.rate = plan.rate_limit;
         core.schedule.distinct = match &plan.sink {
@@ -218,7 +228,9 @@ impl Delivery {
             sink => matches!(sink, SinkConfig::Kafka(_)),
         };
         let (bounds, dead_letter) = (bounds(&plan.options), plan.dead_letter.clone());
-        HandlerOptions { name: name.to_owned(), kind: (&plan.sink).into(), route, bounds, core, sink, dead_letter }
+        let throttle = self.throttle(name, &plan.options)?;
+        let (name, kind) = (name.to_owned(), (&plan.sink).into());
+        Ok(HandlerOptions { name, kind, route, bounds, core, sink, dead_letter, throttle })
     }
 
     /// Creates a program's handler.
@@ -248,7 +260,22 @@ impl Delivery {
             OwnSink::Async(handler) => ("async", thread(waits(sinks::shared(handler), concurrency, &options))?),
         };
         let core = self.core(&options, &Batch::WHAT_WAITS, concurrency, &sink);
-        Ok(HandlerOptions { name, kind, route, bounds: bounds(&options), core, sink, dead_letter: None })
+        let (bounds, throttle) = (bounds(&options), self.throttle(&name, &options)?);
+        Ok(HandlerOptions { name, kind, route, bounds, core, sink, dead_letter: None, throttle })
+    }
+
+    /// Returns the rule of `once_per`, if a handler has one. The last events of the handler's previous definition stay known.
+    fn throttle(&self, name: &str, options: &HandlerDefaults) -> Result<Option<ThrottleRule>, EngineError> {
+        if !options.is_throttled() {
+            return Ok(None);
+        }
+        let compiled = |text: &String| match Template::compile(text) {
+            Ok(template) => Ok((template, text.clone())),
+            Err(error) => Err(EngineError::Handler { name: name.to_owned(), error: format!("`once_key`: {error}") }),
+        };
+        let (period, key) = (options.once_per, options.once_key.as_ref().map(compiled).transpose()?);
+        let (encoder, state) = (self.encoder.clone(), self.throttles.of(name));
+        Ok(Some(ThrottleRule { period, key, encoder, state }))
     }
 
     /// Returns the options of a handler's core.
@@ -328,6 +355,7 @@ fn keeps_its_sink(before: &HandlerConfig, plan: &HandlerConfig) -> bool {
         && plan.batch() == before.batch()
         && plan.concurrency() == before.concurrency()
         && plan.rate_limit == before.rate_limit
+        && (plan.options.once_per, &plan.options.once_key) == (options.once_per, &options.once_key)
         && (order, timeout, format, retry) == (options.order, options.timeout, options.format, options.retry)
         && plan.template == before.template
         && plan.dead_letter == before.dead_letter

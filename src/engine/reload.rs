@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    config::{self, Config, ConfigErrors, Loaded, environment},
+    config::{self, Config, ConfigErrors, FlagValue, Loaded, environment},
     regular_file,
 };
 
@@ -19,6 +19,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct ConfigFiles {
     paths: Vec<PathBuf>,
+    /// Options that flags of the command line override.
+    flags: Vec<FlagValue>,
     /// Fingerprint of content that was loaded or refused.
     known: u64,
     /// Fingerprint of content seen for the first time. The content counts as new if the next check finds the same fingerprint.
@@ -28,7 +30,13 @@ pub struct ConfigFiles {
 impl ConfigFiles {
     /// Accepts the present content as known. Reads the files, so it blocks the thread.
     pub fn new(paths: Vec<PathBuf>) -> Self {
-        Self { known: fingerprint(&paths), settling: None, paths }
+        Self { known: fingerprint(&paths), settling: None, flags: Vec::new(), paths }
+    }
+
+    /// Overrides options of the files.
+    #[must_use]
+    pub(crate) fn with_flags(self, flags: Vec<FlagValue>) -> Self {
+        Self { flags, ..self }
     }
 
     /// Returns true if the content is new, and has not changed since the last check (no write is in progress). Reads the files, so
@@ -54,7 +62,7 @@ impl ConfigFiles {
     pub fn load(&mut self) -> Result<Loaded, ConfigErrors> {
         self.known = fingerprint(&self.paths);
         self.settling = None;
-        Config::load(&self.paths, environment())
+        Config::load_with(&self.paths, environment(), &self.flags)
     }
 }
 

@@ -99,11 +99,27 @@ pub struct Rotate {
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 256 << 20)]
     pub max_bytes: u64,
-    /// Number of closed files to keep, in all directories of the path; the oldest are removed first. 0 = all.
-    #[educe(Default = 30)]
-    pub keep: u32,
+    /// Number of closed files to keep, in all directories of the path; the oldest are removed first. 0 = all. Default: 30, or all if
+    /// `keep_for` is set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32")]
+    pub keep: Option<u32>,
+    /// Time for which a closed file is kept after its last event. Older files are removed within an hour. "0s" = no limit.
+    #[serde(with = "Text::<Duration>")]
+    pub keep_for: Duration,
     /// Compression of closed files.
     pub compress: FileCompression,
+}
+
+impl Rotate {
+    /// Number of closed files kept by default.
+    const KEEP: u32 = 30;
+
+    /// Maximum number of closed files. `None` = no limit.
+    pub(crate) fn files_max(&self) -> Option<u32> {
+        let default = if self.keep_for.is_zero() { Self::KEEP } else { 0 };
+        Some(self.keep.unwrap_or(default)).filter(|files| *files > 0)
+    }
 }
 
 /// The handler of type `file`.
@@ -170,7 +186,7 @@ impl FileHandler {
         formatter: impl Into<Formatter>,
         clock: fn() -> Timestamp,
     ) -> Result<Self, HandlerError> {
-        let rotated = Rotated::new(&options.path, options.rotate.as_ref());
+        let rotated = Rotated::new(&options.path, options.rotate.as_ref(), clock);
         let (formatter, buffer) = (formatter.into(), Vec::new());
         let mut handler = Self { options, formatter, clock, open: None, rotated, buffer, partial: None };
         let path = handler.path_now()?;

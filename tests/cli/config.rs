@@ -256,7 +256,7 @@ fn environment_variables_override_files() {
     .unwrap();
     let out = &config.handlers["out"];
     let SinkConfig::File(file) = &out.sink else { panic!("another type") };
-    assert_eq!((&*file.path, file.rotate.as_ref().unwrap().keep), ("/tmp/12", 3));
+    assert_eq!((&*file.path, file.rotate.as_ref().unwrap().keep), ("/tmp/12", Some(3)));
     assert_eq!(out.options.on, [EventType::Added, EventType::Synced]);
     assert_eq!((out.options.buffer.max_events, out.options.retry.jitter), (50_000, false));
     assert!((config.kube.backoff.factor - 3.0).abs() < f64::EPSILON);

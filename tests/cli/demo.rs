@@ -17,6 +17,14 @@ fn command(line: &str) -> Command {
     command
 }
 
+/// Returns the path of the kubeconfig that a demo announces.
+fn kubeconfig(engine: &Engine) -> PathBuf {
+    engine.wait_for_log("kubectl --kubeconfig ");
+    let log = engine.log();
+    let (_, rest) = log.split_once("kubectl --kubeconfig ").expect("the log was just seen to have it");
+    PathBuf::from(rest.split_whitespace().next().expect("a path follows"))
+}
+
 #[test]
 fn commands_named_by_demo_work() {
     let dir = tempfile::tempdir().unwrap();
@@ -58,10 +66,7 @@ fn demo_runs_without_writable_files() {
 fn demo_kubeconfig_is_private_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::spawn_writing(&["demo", "--listen", "127.0.0.1:0"], &dir.path().join("stdout"));
-    engine.wait_for_log("kubectl --kubeconfig ");
-    let log = engine.log();
-    let (_, rest) = log.split_once("kubectl --kubeconfig ").unwrap();
-    let kubeconfig = PathBuf::from(rest.split_whitespace().next().unwrap());
+    let kubeconfig = kubeconfig(&engine);
     assert_eq!(fs::metadata(&kubeconfig).unwrap().permissions().mode() & 0o777, 0o600);
     let file = dir.path().join("config.toml");
     let config = "[resources.shops]\nmatch = [\"deployments.apps\"]\nnamespaces = [\"shop-0\"]\n\
@@ -71,5 +76,43 @@ fn demo_kubeconfig_is_private_and_removed() {
     let output = command(&validate).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(engine.terminate().success());
+    assert!(!kubeconfig.exists());
+}
+
+#[test]
+fn demo_runs_own_configuration_on_simulated_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("mine.toml");
+    let config = "[kube]\nkubeconfig = \"/no/such/kubeconfig\"\n[resources.shops]\nmatch = [\"deployments.apps\"]\n\
+         namespaces = [\"shop-0\"]\n[handlers.out]\ntype = \"stdout\"\ninitial = \"send\"\n";
+    fs::write(&file, config).unwrap();
+    let stdout = dir.path().join("stdout");
+    let engine = Engine::spawn_writing(
+        &["demo", "-c", file.to_str().unwrap(), "--listen", "127.0.0.1:0", "--rate", "50"],
+        &stdout,
+    );
+    let events = || fs::read_to_string(&stdout).unwrap_or_default();
+    engine.wait_for("an update", PATIENCE, || events().contains("dev.deltabus.resource.updated"));
+    assert!(events().lines().all(|line| !line.contains("\"namespace\":\"shop-1\"")));
+    let kubeconfig = kubeconfig(&engine);
+    assert!(kubeconfig.exists());
+    // Without a terminal SIGHUP means a reload, also in this form of the demo.
+    fs::write(&file, config.replace("shop-0", "shop-1")).unwrap();
+    engine.signal("-HUP");
+    engine.wait_for("an event of the other namespace", PATIENCE, || events().contains("\"namespace\":\"shop-1\""));
+    assert!(engine.terminate().success());
+    assert!(!kubeconfig.exists());
+}
+
+#[test]
+fn demo_removes_kubeconfig_when_its_terminal_closes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut engine = Engine::spawn_writing(&["demo", "--listen", "127.0.0.1:0"], &dir.path().join("stdout"));
+    let kubeconfig = kubeconfig(&engine);
+    assert!(kubeconfig.exists());
+    engine.signal("-HUP");
+    while engine.is_running() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     assert!(!kubeconfig.exists());
 }

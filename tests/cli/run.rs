@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::engine::{Engine, text};
+use crate::support::engine::{self, Engine, text};
 use deltabus::internals::simulator::{RequestKind, ServerFault, Simulator, SimulatorOptions, Times};
 use serde_json::{Value, json};
 
@@ -431,4 +431,57 @@ fn sighup_applies_unwatched_files() {
     engine.signal("-HUP");
     engine.wait_for("applied", SOON, || engine.log().contains("applied the changed configuration"));
     assert!(engine.terminate().success());
+}
+
+/// Runs an engine on a terminal of its own (`script`), closes the terminal, and returns true if the engine stops.
+fn stops_with_terminal(prefix: &str) -> bool {
+    let (_simulator, dir) = cluster();
+    fs::write(dir.path().join("config.toml"), config(dir.path(), "[handlers.none]\ntype = \"blackhole\"\n")).unwrap();
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let program = env!("CARGO_BIN_EXE_deltabus");
+    let line = format!("{prefix} {program} run -c config.toml --listen {address}");
+    let mut terminal = Command::new("script")
+        .args(["-qec", &format!("echo $$ >pid; exec {line}"), "/dev/null"])
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let is_ready = || engine::request(&address, "GET", "/readyz", &[]).is_ok_and(|answer| answer.code == 200);
+    let waited = (0..SOON.as_millis() / 50).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        is_ready()
+    });
+    assert!(waited, "the engine never got ready");
+    terminal.kill().unwrap(); // closes the master of the terminal
+    terminal.wait().unwrap();
+    let has_stopped = (0..60).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        !is_ready()
+    });
+    let id = fs::read_to_string(dir.path().join("pid")).unwrap();
+    drop(Command::new("kill").args(["-KILL", id.trim()]).stderr(Stdio::null()).status());
+    has_stopped
+}
+
+#[test]
+fn closed_terminal_stops_engine_unless_nohup() {
+    assert!(stops_with_terminal(""));
+    assert!(!stops_with_terminal("nohup"));
+}
+
+#[test]
+fn listen_flag_overrides_file_and_environment() {
+    let (_simulator, dir) = cluster();
+    let path = text(dir.path(), "config.toml");
+    fs::write(&path, config(dir.path(), "[http]\nlisten = \"127.0.0.1:1\"\n")).unwrap();
+    let mut command = command(&["run", "-c", &path, "--listen", "127.0.0.1:0"]);
+    command.env("DELTABUS__HTTP__LISTEN", "127.0.0.1:2").stdout(Stdio::null());
+    let engine = Engine::spawn_command(command);
+    engine.wait_ready(SOON);
+    assert!(engine.terminate().success());
+    let output = self::command(&["run", "-c", &path, "--listen", "0.0.0.0:0"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("error: --listen: http.listen: "), "{said}");
 }

@@ -5,7 +5,13 @@
 mod kitchen;
 #[cfg(feature = "kafka")]
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt as _,
+    process::{Command, Stdio},
+};
 
 #[cfg(feature = "kafka")]
 use crate::support::kafka::Broker;
@@ -17,6 +23,7 @@ use crate::support::{
     scripted::PATIENCE,
     verify::verify,
 };
+use jiff::{SignedDuration, Timestamp};
 use kitchen::{Kitchen, events, recipes, stories, wait_events};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
@@ -69,13 +76,14 @@ fn settled(engine: &Engine, path: &str, object: &Value) {
 #[test]
 fn each_recipe_is_valid_and_has_a_test() {
     let tests = include_str!("cookbook.rs");
-    assert_eq!(recipes().len(), 10);
+    assert_eq!(recipes().len(), 15);
     for (name, _) in recipes() {
         assert!(tests.contains(&format!("Kitchen::with(\"{name}\"")), "{name} has no test");
         let kitchen = Kitchen::with(name, &[]);
         let validated = Command::new(env!("CARGO_BIN_EXE_deltabus"))
-            .args(["validate", "--offline", "-c", &kitchen.config()])
+            .args(["validate", "--offline", "--allow-exec", "-c", &kitchen.config()])
             .env("KUBECONFIG", kitchen.file("kubeconfig"))
+            .env("SLACK_WEBHOOK_URL", "https://hooks.slack.com/services/T0/B0/x")
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&validated.stderr);
@@ -92,13 +100,16 @@ fn tests_of_recipes_pass() {
     let mut tested = 0;
     for (name, recipe) in recipes().into_iter().filter(|(_, recipe)| recipe.contains("[[tests]]")) {
         let kitchen = Kitchen::with(name, &[]);
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_deltabus")).args(["test", "-c", &kitchen.config()]).output().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+            .args(["test", "-c", &kitchen.config()])
+            .env("SLACK_WEBHOOK_URL", "https://hooks.slack.com/services/T0/B0/x")
+            .output()
+            .unwrap();
         let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         assert!(output.status.success(), "{name}: {said:?}");
         tested += recipe.matches("[[tests]]").count();
     }
-    assert_eq!(tested, 4);
+    assert_eq!(tested, 6);
 }
 
 #[test]
@@ -123,6 +134,169 @@ fn audit_log_has_spec_changes_without_rollout_progress() {
     let engine = kitchen.run();
     let seen = wait_events(&engine, &log, 4);
     assert_eq!((stories(&seen)[3].as_str(), seen.len()), ("deleted deployments web", 4));
+}
+
+#[test]
+fn access_audit_hides_nothing_and_keeps_thirty_days() {
+    let mut kitchen = Kitchen::with("access.toml", &["prod"]);
+    let name = |age: i64| {
+        let day = Timestamp::now() - SignedDuration::from_hours(24 * age);
+        (format!("access-{}.jsonl", day.strftime("%Y-%m-%d")), day)
+    };
+    for age in [29, 32] {
+        let (name, day) = name(age);
+        File::create(kitchen.file(&name)).unwrap().set_modified(day.into()).unwrap();
+    }
+    kitchen.replace_path("DELTABUS__HANDLERS__AUDIT__PATH", "access-%Y-%m-%d.jsonl");
+    kitchen.replace_path("DELTABUS__STATE__DIR", "state");
+    let engine = kitchen.run();
+    let hidden =
+        json!({ "annotations": { "deltabus.dev/ignore": "true" }, "managedFields": managed("kubectl-create", 1) });
+    let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" });
+    let binding = json!({ "metadata": hidden, "roleRef": role });
+    kitchen.put("clusterrolebindings.rbac.authorization.k8s.io", "", "mine", binding);
+    kitchen.put("secrets", "prod", "db", json!({ "data": { "password": "b2xkLXBhc3N3b3Jk" } }));
+    kitchen.put("secrets", "prod", "db", json!({ "data": { "password": "bmV3LXBhc3N3b3Jk" } }));
+    kitchen.delete("secrets", "prod", "db");
+    let log = kitchen.file(&name(0).0);
+    let seen = wait_events(&engine, &log, 4);
+    let mut told = stories(&seen);
+    told.sort_unstable();
+    assert_eq!(
+        told,
+        ["added clusterrolebindings mine", "added secrets db", "deleted secrets db", "updated secrets db"]
+    );
+    assert!(!fs::read_to_string(&log).unwrap().contains("LXBhc3N3b3Jk"));
+    let binding = seen.iter().find(|event| event["kind"] == "ClusterRoleBinding").unwrap();
+    assert_eq!(binding["data"]["changed_by"]["manager"], "kubectl-create");
+    engine.wait_for("the removal of the older file", PATIENCE, || !kitchen.file(&name(32).0).exists());
+    let compressed = kitchen.file(&format!("{}.zst", name(29).0));
+    engine.wait_for("the compressed file", PATIENCE, || compressed.exists());
+}
+
+/// Returns `managedFields` with one entry, written at this second.
+fn managed(manager: &str, second: u32) -> Value {
+    let time = format!("2026-11-21T06:40:{second:02}Z");
+    json!([{ "manager": manager, "operation": "Update", "apiVersion": "v1", "time": time, "fieldsType": "FieldsV1", "fieldsV1": {} }])
+}
+
+#[test]
+fn slack_gets_images_that_argo_cd_did_not_set() {
+    let mut kitchen = Kitchen::with("slack.toml", &["prod-eu", "dev"]);
+    let hook = Hook::start();
+    kitchen.replace("SLACK_WEBHOOK_URL", hook.url());
+    let engine = kitchen.run();
+    let set = |namespace: &str, image: &str, manager: &str, second| {
+        let spec = json!({ "template": { "spec": { "containers": [{ "name": "web", "image": image }] } } });
+        let object = json!({ "metadata": { "managedFields": managed(manager, second) }, "spec": spec });
+        kitchen.put("deployments.apps", namespace, "web", object)
+    };
+    for namespace in ["dev", "prod-eu"] {
+        set(namespace, "web:1", "kubectl-create", 1);
+        set(namespace, "web:2", "argocd-controller", 2);
+        set(namespace, "web:3", "kubectl-set", 3);
+    }
+    let last = set("prod-eu", "web:4", "argocd-application-controller", 4);
+    settled(&engine, "/apis/apps/v1/namespaces/prod-eu/deployments/web", &last);
+    let texts: Vec<Value> = hook.wait(&engine, 1).iter().map(Seen::json).collect();
+    let text = "*Deployment prod-eu/web* in simulator, by kubectl-set\n• web:2 → web:3";
+    assert_eq!(texts, [json!({ "text": text })]);
+}
+
+#[test]
+fn past_change_of_replicas_is_found_with_its_writer() {
+    let mut kitchen = Kitchen::with("who.toml", &["shop"]);
+    kitchen.replace_path("DELTABUS__STATE__DIR", "state");
+    let engine = kitchen.run();
+    let scale = |replicas: u32, manager: &str, second| {
+        let object =
+            json!({ "metadata": { "managedFields": managed(manager, second) }, "spec": { "replicas": replicas } });
+        kitchen.put("deployments.apps", "shop", "web", object)
+    };
+    scale(2, "kubectl-create", 1);
+    scale(5, "kubectl-edit", 2);
+    let last = kitchen.put("deployments.apps", "shop", "web", json!({ "status": { "replicas": 5 } }));
+    settled(&engine, "/apis/apps/v1/namespaces/shop/deployments/web", &last);
+    let page = include_str!("../../docs/cookbook.md");
+    let line = page.lines().find(|line| line.starts_with("deltabus tail ") && line.contains("--since 15m")).unwrap();
+    let command = line.replacen("deltabus", env!("CARGO_BIN_EXE_deltabus"), 1);
+    let mut tail = Command::new("sh")
+        .args(["-c", &format!("exec {command} --engine {}", engine.http)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find(|line| line.contains("spec.replicas")).unwrap();
+    tail.kill().unwrap();
+    tail.wait().unwrap();
+    assert!(line.contains("shop/deployment/web  spec.replicas  2 → 5  by kubectl-edit"), "{line}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn custom_resources_are_stored_once_over_five_kills() {
+    let mut kitchen = Kitchen::with("custom.toml", &[]);
+    let Some(server) = NatsServer::start_or_skip("the JetStream recipe", nats::Keys::jetstream) else { return };
+    kitchen.replace("DELTABUS__HANDLERS__BUS__SERVERS", format!("[\"nats://{}\"]", server.address()));
+    kitchen.replace_path("DELTABUS__STATE__DIR", "state");
+    kitchen.define("example.com", "Widget");
+    let mut versions = Vec::new();
+    for kill in 0..=5 {
+        let engine = kitchen.run();
+        kitchen.deploy("default", "unwanted", &format!("web:{kill}"));
+        for n in 0..20 {
+            let widget = kitchen.put("widgets.example.com", "default", "w", json!({ "spec": { "n": 20 * kill + n } }));
+            versions.push(widget["metadata"]["resourceVersion"].clone());
+        }
+        let pod = kitchen.put("pods", "default", &format!("p{kill}"), json!({ "spec": { "containers": [] } }));
+        if kill == 5 {
+            settled(&engine, "/api/v1/namespaces/default/pods/p5", &pod);
+        }
+        drop(engine); // kill -9
+    }
+    let stored = nats::stored(&server.client().await, "K8S").await;
+    let of = |kind: &str| stored.iter().filter(|message| message.subject.contains(kind)).collect::<Vec<_>>();
+    let widgets: Vec<_> =
+        of(".example%2Ecom.widgets.default.w").iter().map(|message| message.header("ce-id").to_owned()).collect();
+    assert_eq!(widgets.iter().collect::<BTreeSet<_>>().len(), widgets.len(), "no change twice: {widgets:?}");
+    let last = versions.last().unwrap().as_str().unwrap();
+    assert!(widgets.last().unwrap().ends_with(&format!(".{last}")), "{widgets:?}");
+    assert_eq!((of(".core.pods.").len(), of(".apps.deployments.").len()), (6, 0));
+}
+
+#[test]
+fn script_runs_once_an_hour_for_each_looping_pod() {
+    let mut kitchen = Kitchen::with("script.toml", &["prod"]);
+    let (script, runs) = (kitchen.file("on-crash-loop.sh"), kitchen.file("runs"));
+    fs::write(&script, format!("#!/bin/sh\ncat >>{}\n", runs.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    kitchen.replace("DELTABUS__HANDLERS__SCRIPT__COMMAND", format!("[{script:?}]"));
+    kitchen.replace_path("DELTABUS__STATE__DIR", "state");
+    let looping = |restarts: u64| {
+        let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+        json!({ "status": { "containerStatuses": [{ "name": "web", "restartCount": restarts, "state": waiting }] } })
+    };
+    kitchen.put("pods", "prod", "old", looping(1));
+    let engine = kitchen.run();
+    for restarts in 1..4 {
+        for name in ["old", "web"] {
+            kitchen.put("pods", "prod", name, json!({ "status": { "phase": "Running", "containerStatuses": [] } }));
+            kitchen.put("pods", "prod", name, looping(restarts));
+        }
+    }
+    let told = || {
+        let mut told: Vec<_> = events(&runs).iter().map(|event| event["name"].as_str().unwrap().to_owned()).collect();
+        told.sort_unstable();
+        told
+    };
+    engine.wait_for("both pods", PATIENCE, || told().len() >= 2);
+    assert!(engine.terminate().success());
+    let engine = kitchen.run(); // the hour is not over
+    let last = kitchen.put("pods", "prod", "web", looping(9));
+    settled(&engine, "/api/v1/namespaces/prod/pods/web", &last);
+    let is_suppressed = || engine.json("/v1/handlers")["handlers"][0]["filtered"].as_u64() >= Some(1);
+    engine.wait_for("the suppressed event", PATIENCE, is_suppressed);
+    assert_eq!(told(), ["old", "web"]);
 }
 
 #[test]
@@ -248,10 +422,11 @@ fn secret_alarm_names_changed_key_without_value() {
 }
 
 #[test]
-fn chat_is_notified_once_per_crash_loop() {
+fn chat_is_notified_once_an_hour_per_pod() {
     let mut kitchen = Kitchen::with("crash-loops.toml", &["prod"]);
     let hook = Hook::start();
     kitchen.replace("DELTABUS__HANDLERS__CHAT__URL", hook.url());
+    kitchen.replace_path("DELTABUS__STATE__DIR", "state");
     let engine = kitchen.run();
     let looping = |restarts: u64| {
         let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
@@ -262,7 +437,12 @@ fn chat_is_notified_once_per_crash_loop() {
         kitchen.put("pods", namespace, name, json!({ "status": { "phase": "Running" } }));
         kitchen.put("pods", namespace, name, looping(1));
     }
-    let last = kitchen.put("pods", "prod", "web", looping(2));
+    // A restarting container runs for a while before it waits again.
+    for restarts in 2..5 {
+        kitchen.put("pods", "prod", "web", json!({ "status": { "containerStatuses": [] } }));
+        kitchen.put("pods", "prod", "web", looping(restarts));
+    }
+    let last = kitchen.put("pods", "prod", "web", looping(5));
     settled(&engine, "/api/v1/namespaces/prod/pods/web", &last);
     let seen = hook.wait(&engine, 1);
     let texts: Vec<Value> = seen.iter().map(Seen::json).collect();
@@ -301,16 +481,8 @@ fn team_gets_its_namespaces_with_minimal_rights() {
 fn kinds_of_a_group_are_followed() {
     let kitchen = Kitchen::with("cert-manager.toml", &["prod"]);
     let engine = kitchen.run();
-    let define = |kind: &str| {
-        let plural = format!("{}s", kind.to_lowercase());
-        let name = format!("{plural}.cert-manager.io");
-        let names = json!({ "kind": kind, "plural": plural, "singular": kind.to_lowercase() });
-        let versions = json!([{ "name": "v1", "served": true, "storage": true }]);
-        let spec = json!({ "group": "cert-manager.io", "scope": "Namespaced", "names": names, "versions": versions });
-        kitchen.put("customresourcedefinitions.apiextensions.k8s.io", "", &name, json!({ "spec": spec }));
-    };
-    define("Certificate");
-    define("CertificateRequest");
+    kitchen.define("cert-manager.io", "Certificate");
+    kitchen.define("cert-manager.io", "CertificateRequest");
     kitchen.put("certificaterequests.cert-manager.io", "prod", "web-1", json!({ "spec": {} }));
     kitchen.put("certificates.cert-manager.io", "prod", "web", json!({ "spec": { "dnsNames": ["example.com"] } }));
     assert_eq!(stories(&wait_events(&engine, &kitchen.file("stdout"), 1)), ["added certificates web"]);

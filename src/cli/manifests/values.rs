@@ -271,10 +271,10 @@ fn object_name(text: &str) -> String {
 fn volume_size(config: &Config) -> String {
     let state = config.state.dir.as_ref().map_or(0, |_| config.state.journal.max_bytes);
     let files = config.handlers.values().filter(|handler| handler.enabled).map(|handler| match &handler.sink {
-        SinkConfig::File(file) => match &file.rotate {
-            Some(rotate) if rotate.keep > 0 => rotate.max_bytes.saturating_mul(u64::from(rotate.keep) + 1),
-            _ => FILE_BYTES,
-        },
+        SinkConfig::File(file) => {
+            let bounded = file.rotate.as_ref().and_then(|rotate| Some((rotate.max_bytes, rotate.files_max()?)));
+            bounded.map_or(FILE_BYTES, |(bytes, files)| bytes.saturating_mul(u64::from(files) + 1))
+        }
         _ => 0,
     });
     let bytes = files.fold(state, u64::saturating_add);

@@ -38,6 +38,38 @@ fn template_has_ten_names_and_escapes_nothing() {
     assert_eq!(Template::compile(text).unwrap().names.len(), VARIABLES.len());
 }
 
+/// Each row of the table in docs/handlers/templates.md renders as documented, and each filter, test and function of its lists exists.
+#[test]
+fn documented_examples_render_as_documented() {
+    let page = include_str!("../../../docs/handlers/templates.md");
+    let json = page.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let deployment = |json: &str| object("prod-eu", "web", "5f1c", json);
+    let old = deployment(&json.replace("\"replicas\": 3", "\"replicas\": 2"));
+    let writer = ChangedBy { manager: "kubectl-edit".into(), ..ChangedBy::default() };
+    let new = deployment(json).with_changed_by(&writer);
+    let event =
+        event(unit("apps", "deployments", "Deployment"), Change::Updated { old, object: new, cause: Cause::Watch });
+    let rows: Vec<_> =
+        page.lines().filter_map(|line| line.strip_prefix("| `{")?.strip_suffix("` |")?.split_once("` | `")).collect();
+    assert!(rows.len() > 20, "{}", rows.len());
+    for (text, expected) in rows {
+        let text = format!("{{{}", text.replace("\\|", "|"));
+        assert_eq!(
+            render(&text, &event).unwrap_or_else(|error| panic!("{text}: {error}")).trim_end(),
+            expected,
+            "{text}"
+        );
+    }
+    for (list, before) in [("Filters:", "object | "), ("Tests,", "object is "), ("Functions:", "")] {
+        let list = page.split("\n\n").find(|paragraph| paragraph.starts_with(list)).unwrap();
+        let names = list.split('`').skip(1).step_by(2).filter(|name| !name.starts_with("is"));
+        for name in names {
+            let template = Template::compile(&format!("{{{{ {before}{name} }}}}")).unwrap();
+            assert_eq!((template.mistakes().len(), template.unknown_names().count()), (0, 0), "{name}");
+        }
+    }
+}
+
 #[test]
 fn tojson_writes_json_and_marks_absent_values() {
     let text = "{{ changes | tojson }}";

@@ -2,6 +2,8 @@
 //!
 //! - A closed file has a name of the path template, with or without a [`SUFFIX`], and is not the current file. Files in the
 //!   directories of earlier dates are closed files too.
+//! - A file is removed if there are more than `keep` closed files, or if its last event is older than `keep_for`. The thread looks
+//!   once an hour, because a handler without events closes no file.
 //! - No closed file is ever overwritten. If a name is taken, because the template repeats (`%H`) or the clock was set back, the
 //!   next name contains a time.
 //! - A handler holds a shared lock on its current file; this thread takes an exclusive lock before it changes a file. So it never
@@ -17,7 +19,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, never, select, tick};
 use jiff::{SignedDuration, Timestamp, fmt::strtime, tz::TimeZone};
 use rustix::{
     fs::{CWD, OFlags, RenameFlags, renameat_with},
@@ -39,6 +41,9 @@ const HALF: &str = ".zst.part";
 /// Time after which a closing handler leaves further files uncompressed. They are compressed after the next start.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 
+/// Interval at which files are checked against `keep_for`.
+const AGE_CHECK: Duration = Duration::from_hours(1);
+
 /// Thread that compresses and removes closed files. `None` without rotation.
 pub(super) struct Rotated(Option<Running>);
 
@@ -59,12 +64,19 @@ struct Shared {
 
 impl Rotated {
     /// Starts the thread, if files are rotated.
-    pub(super) fn new(template: &str, rotate: Option<&Rotate>) -> Self {
-        let Some(&Rotate { keep, compress, .. }) = rotate else { return Self(None) };
+    pub(super) fn new(template: &str, rotate: Option<&Rotate>, clock: fn() -> Timestamp) -> Self {
+        let Some(rotate) = rotate else { return Self(None) };
         let shared = Arc::<Shared>::default();
         let (wake, woken) = bounded(1);
-        let tidy = Tidy { template: Template::new(template), keep: keep as usize, compress, shared: shared.clone() };
-        let work = move || woken.iter().for_each(|()| tidy.run());
+        let tidy = Tidy {
+            template: Template::new(template),
+            keep: rotate.files_max().map(|files| files as usize),
+            keep_for: Some(rotate.keep_for).filter(|time| !time.is_zero()),
+            compress: rotate.compress,
+            clock,
+            shared: shared.clone(),
+        };
+        let work = move || tidy.work(&woken);
         let thread = std::thread::Builder::new().name("rotated-files".to_owned()).spawn(work);
         let failed = |error: &io::Error| {
             tracing::error!(%error, "failed to start the thread that compresses and removes rotated files");
@@ -129,8 +141,10 @@ struct Template {
 /// Work of the thread.
 struct Tidy {
     template: Template,
-    keep: usize,
+    keep: Option<usize>,
+    keep_for: Option<Duration>,
     compress: FileCompression,
+    clock: fn() -> Timestamp,
     shared: Arc<Shared>,
 }
 
@@ -156,16 +170,31 @@ impl Template {
 }
 
 impl Tidy {
-    /// Removes the oldest closed files until `keep` files are left; if `keep` is 0, removes none. Compresses the others, if
-    /// requested.
+    /// Works at each request, and once an hour if the age of files is limited. Returns when the sender is dropped.
+    fn work(&self, woken: &Receiver<()>) {
+        let hourly = if self.keep_for.is_some() { tick(AGE_CHECK) } else { never() };
+        loop {
+            select! {
+                recv(woken) -> request => match request {
+                    Ok(()) => self.run(),
+                    Err(_) => return,
+                },
+                recv(hourly) -> _ => self.run(),
+            }
+        }
+    }
+
+    /// Removes closed files older than `keep_for`, and the oldest ones until `keep` are left. Compresses the others, if requested.
     fn run(&self) {
         let mut files = Vec::new();
         find(&self.template.directory, &self.template.steps, &mut files);
         let is_timed = self.template.steps.iter().any(|step| step.contains('%'));
         files.retain(|file| (is_timed || file.rotated.is_some()) && !self.is_current(&file.path));
         files.sort();
-        let excess = if self.keep == 0 { 0 } else { files.len().saturating_sub(self.keep) };
-        for file in files.drain(..excess) {
+        let old = self.keep_for.and_then(|time| SystemTime::from((self.clock)()).checked_sub(time));
+        let too_old = old.map_or(0, |old| files.partition_point(|file| file.modified < old));
+        let too_many = self.keep.map_or(0, |keep| files.len().saturating_sub(keep));
+        for file in files.drain(..too_old.max(too_many)) {
             warn_if_failed(&file.path, self.remove(&file.path));
         }
         for file in files {

@@ -1,6 +1,8 @@
 //! The file handler on real files.
 
-use std::{cell::Cell, collections::BTreeMap, fs, sync::Arc};
+use std::{cell::Cell, collections::BTreeMap, fs, sync::Arc, time::SystemTime};
+
+use jiff::{fmt::strtime, tz::TimeZone};
 
 use super::*;
 use crate::{
@@ -75,7 +77,7 @@ fn versions(directory: &Path) -> Vec<u64> {
 const MIDNIGHT: i64 = 1_795_305_600;
 
 fn rotating(path: &Path, max_bytes: u64, keep: u32, compress: FileCompression) -> FileOptions {
-    FileOptions { rotate: Some(Rotate { max_bytes, keep, compress }), ..options(path) }
+    FileOptions { rotate: Some(Rotate { max_bytes, keep: Some(keep), compress, ..Rotate::default() }), ..options(path) }
 }
 
 #[test]
@@ -94,7 +96,7 @@ fn lines_are_appended_and_directories_created() {
 fn keep_zero_removes_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut handler = handler(FileOptions {
-        rotate: Some(Rotate { max_bytes: 1200, keep: 0, compress: FileCompression::None }),
+        rotate: Some(Rotate { max_bytes: 1200, keep: Some(0), compress: FileCompression::None, ..Rotate::default() }),
         ..options(&dir.path().join("out.jsonl"))
     });
     for n in 0..5 {
@@ -106,12 +108,38 @@ fn keep_zero_removes_no_file() {
 }
 
 #[test]
+fn closed_files_are_removed_by_age_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let days = |days: u32| MIDNIGHT - 86_400 * i64::from(days);
+    for age in 1..=50 {
+        let name =
+            strtime::format("%Y-%m-%d.jsonl", &Timestamp::from_second(days(age)).unwrap().to_zoned(TimeZone::UTC));
+        let file = File::create(dir.path().join(name.unwrap())).unwrap();
+        file.set_modified(SystemTime::from(Timestamp::from_second(days(age)).unwrap())).unwrap();
+    }
+    let rotate =
+        Rotate { keep_for: Duration::from_hours(30 * 24), compress: FileCompression::None, ..Rotate::default() };
+    let template = dir.path().join("%Y-%m-%d.jsonl");
+    let mut rotated =
+        Rotated::new(template.to_str().unwrap(), Some(&rotate), || Timestamp::from_second(MIDNIGHT).unwrap());
+    rotated.look(&dir.path().join("2026-11-22.jsonl"));
+    rotated.close();
+    // More than the 30 files that `keep` would leave on its own.
+    assert_eq!(files(dir.path()).len(), 30);
+    let limits = [(None, 0, Some(30)), (None, 1, None), (Some(0), 0, None), (Some(9), 1, Some(9))];
+    for (keep, days, files) in limits {
+        let rotate = Rotate { keep, keep_for: Duration::from_hours(24 * days), ..Rotate::default() };
+        assert_eq!(rotate.files_max(), files);
+    }
+}
+
+#[test]
 fn full_file_is_rotated_and_oldest_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let foreign = dir.path().join("out.jsonl.backup");
     fs::write(&foreign, "").unwrap();
     let mut handler = handler(FileOptions {
-        rotate: Some(Rotate { max_bytes: 1200, keep: 2, compress: FileCompression::Zstd }),
+        rotate: Some(Rotate { max_bytes: 1200, keep: Some(2), compress: FileCompression::Zstd, ..Rotate::default() }),
         ..options(&dir.path().join("out.jsonl"))
     });
     for n in 0..10 {
@@ -134,7 +162,12 @@ fn full_file_is_rotated_and_oldest_is_removed() {
 fn new_utc_day_starts_new_file() {
     let dir = tempfile::tempdir().unwrap();
     let mut handler = handler(FileOptions {
-        rotate: Some(Rotate { max_bytes: u64::MAX, keep: 1, compress: FileCompression::None }),
+        rotate: Some(Rotate {
+            max_bytes: u64::MAX,
+            keep: Some(1),
+            compress: FileCompression::None,
+            ..Rotate::default()
+        }),
         ..options(&dir.path().join("x-%Y-%m-%d.jsonl"))
     });
     for day in 0..3 {
@@ -152,7 +185,8 @@ fn rotated_and_compressed_files_keep_configured_permissions() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("day/out.jsonl");
     for (permissions, of_directory) in [(0o640, 0o750), (0o600, 0o700), (0o664, 0o775)] {
-        let rotate = Some(Rotate { max_bytes: 1, keep: 100, compress: FileCompression::Zstd });
+        let rotate =
+            Some(Rotate { max_bytes: 1, keep: Some(100), compress: FileCompression::Zstd, ..Rotate::default() });
         let mut handler = handler(FileOptions { rotate, permissions: Permissions(permissions), ..options(&path) });
         handler.deliver(&batch(1, 1)).unwrap();
         handler.deliver(&batch(2, 1)).unwrap();

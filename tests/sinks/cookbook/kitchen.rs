@@ -76,7 +76,12 @@ impl Kitchen {
 
     /// Runs the recipe until it is ready; stdout is appended to a file of that name.
     pub(crate) fn run(&self) -> Engine {
-        let engine = Engine::run_again_to(self.dir.path(), &self.environment, &self.file("stdout"));
+        let config = fs::read_to_string(self.config()).expect("the recipe is there");
+        let engine = if config.contains("type = \"exec\"") {
+            Engine::run_allowing_programs(self.dir.path(), &self.environment)
+        } else {
+            Engine::run_again_to(self.dir.path(), &self.environment, &self.file("stdout"))
+        };
         engine.wait_ready(PATIENCE);
         engine
     }
@@ -105,6 +110,16 @@ impl Kitchen {
         let containers = json!([{ "name": "web", "image": image }]);
         let spec = json!({ "replicas": 1, "template": { "spec": { "containers": containers } } });
         self.put("deployments.apps", namespace, name, json!({ "spec": spec }))
+    }
+
+    /// Defines a namespaced type, as a CRD.
+    pub(crate) fn define(&self, group: &str, kind: &str) {
+        let singular = kind.to_lowercase();
+        let name = format!("{singular}s.{group}");
+        let names = json!({ "kind": kind, "plural": format!("{singular}s"), "singular": singular });
+        let versions = json!([{ "name": "v1", "served": true, "storage": true }]);
+        let spec = json!({ "group": group, "scope": "Namespaced", "names": names, "versions": versions });
+        self.put("customresourcedefinitions.apiextensions.k8s.io", "", &name, json!({ "spec": spec }));
     }
 
     pub(crate) fn delete(&self, resource: &str, namespace: &str, name: &str) {
