@@ -10,7 +10,12 @@ pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
 };
 
 /// Cargo features of this build that are not default features.
-pub const FEATURES: &[&str] = if cfg!(feature = "kafka") { &["kafka"] } else { &[] };
+pub const FEATURES: &[&str] = match (cfg!(feature = "kafka"), cfg!(feature = "otlp")) {
+    (true, true) => &["kafka", "otlp"],
+    (true, false) => &["kafka"],
+    (false, true) => &["otlp"],
+    (false, false) => &[],
+};
 
 /// Returns an error text about a Cargo feature that this build lacks. The text has no subject: the caller puts the name of an
 /// option before it.

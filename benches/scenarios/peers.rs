@@ -5,6 +5,8 @@
 //! one run of each row. CPU and memory are those of the peer's process alone.
 
 mod go;
+#[cfg(feature = "peers")]
+mod kube_rs;
 mod replay;
 mod roles;
 mod rows;
@@ -41,6 +43,9 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
     if rows.is_empty() {
         let names: Vec<String> = rows::all().into_iter().map(Row::name).collect();
         return Err(format!("--only names no row; there are: {}", names.join(" ")).into());
+    }
+    if cfg!(not(feature = "peers")) && rows.iter().any(Row::is_kube_rs) {
+        return Err("the reflectors of kube-rs need `cargo bench --features peers`; --only chooses other rows".into());
     }
     let go = GoPeers::build()?;
     let results = measure(&go, &rows, length.rounds())?;

@@ -81,8 +81,9 @@ mod tests {
 
     #[test]
     fn telemetry_endpoint_is_grpc_collector_url() {
-        for right in ["", "http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
-            assert_eq!(mistake(right), None, "{right}");
+        assert_eq!(mistake(""), None);
+        for right in ["http://otel-collector:4317", "https://otel.example.com/", "http://[::1]:4317"] {
+            assert_eq!(mistake(right), cfg!(not(feature = "otlp")).then(|| build_info::lacking("otlp")), "{right}");
         }
         for wrong in
             ["otel:4317", "grpc://otel:4317", "http://", "http://o/?a=b", "localhost", "http://a b", "http://o:99999"]

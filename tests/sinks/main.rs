@@ -9,6 +9,7 @@ mod formats;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod nats;
+#[cfg(feature = "otlp")]
 mod telemetry;
 #[path = "../support/mod.rs"]
 mod support;

@@ -87,6 +87,11 @@ impl Row {
         self.0
     }
 
+    /// Returns true for a reflector of kube-rs.
+    pub(super) fn is_kube_rs(&self) -> bool {
+        matches!(self.0, Peer::KubeTyped | Peer::KubeDynamic)
+    }
+
     /// Returns the name that `--only` searches.
     pub(super) fn name(self) -> String {
         let variant = match self.1 {
