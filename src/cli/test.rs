@@ -2,7 +2,6 @@
 
 mod file;
 mod print;
-mod yaml;
 
 use std::{
     collections::BTreeMap,

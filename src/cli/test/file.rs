@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use crate::{engine::dry_run::DryState, printable::printable};
 use serde_json::{Map, Value};
 
-use super::yaml;
+use crate::cli::yaml;
 
 /// Reads the objects of a file: one object, several documents, or a list: a `List` as kubectl prints it, or a `PodList` as the API
 /// server sends it. Blocks the thread.
@@ -82,7 +82,8 @@ fn documents(text: &str) -> Result<Vec<Value>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::yaml::DEPTH_MAX, *};
+    use super::*;
+    use crate::cli::yaml::DEPTH_MAX;
 
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n";
 

@@ -1,4 +1,4 @@
-//! YAML as kubectl reads it.
+//! Parser of YAML. It resolves scalars as kubectl does.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use serde_json::{Map, Value};
 use serde_saphyr::UserMessageFormatter;
 
 /// Maximum depth of nested collections, the same as in `serde_json`.
-pub(super) const DEPTH_MAX: usize = 128;
+pub(crate) const DEPTH_MAX: usize = 128;
 
 /// Parses the documents of a text: `0644` is 420, and the key `on` is `true`. The size of the text is not limited.
 ///
 /// # Errors
 /// Returns a message of one line.
-pub(super) fn parse(text: &str) -> Result<Vec<Value>, String> {
+pub(crate) fn parse(text: &str) -> Result<Vec<Value>, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_events: usize::MAX,
