@@ -171,6 +171,8 @@ fn installed_bus_rolls_out_with_minimal_rights() {
     install_chart(&cluster, &helm, dir.path());
     wait_rolled_out(&cluster, "deltabus");
     wait_rolled_out(&cluster, "charted");
+    pod_has_a_name(&cluster, "deltabus");
+    volume_survives_uninstall(&cluster, &helm, dir.path());
 
     if !may_make_roots() {
         eprintln!("{name}: this user may not mount: the program is not run as the pod runs it");
@@ -197,6 +199,27 @@ fn installed_bus_rolls_out_with_minimal_rights() {
 
     pod.configure(&config);
     each_verb_is_needed(&cluster, &pod, token, dir.path());
+}
+
+/// Checks that the Service of the stateful set resolves to the pod.
+fn pod_has_a_name(cluster: &LivingCluster, namespace: &str) {
+    let set = cluster.server.get(&format!("/apis/apps/v1/namespaces/{namespace}/statefulsets/deltabus"));
+    let service = format!("kubernetes.io/service-name={}", set["spec"]["serviceName"].as_str().unwrap());
+    let jsonpath = "jsonpath={.items[*].endpoints[*].hostname}";
+    let host = cluster.kubectl(&["get", "endpointslices", "-n", namespace, "-l", &service, "-o", jsonpath]);
+    assert_eq!(host, "deltabus-0");
+}
+
+/// Uninstalls the chart and installs it again: the new pod gets the volume of the old one.
+fn volume_survives_uninstall(cluster: &LivingCluster, helm: &Helm, dir: &Path) {
+    let claim = "/api/v1/namespaces/charted/persistentvolumeclaims/deltabus";
+    let uid = cluster.server.get(claim)["metadata"]["uid"].clone();
+    let kubeconfig = cluster.server.kubeconfig().to_str().unwrap();
+    helm.run(&["uninstall", "deltabus", "-n", "charted", "--wait", "--kubeconfig", kubeconfig]);
+    install_chart(cluster, helm, dir);
+    wait_rolled_out(cluster, "charted");
+    let kept = &cluster.server.get(claim)["metadata"];
+    assert!(kept["uid"] == uid && kept["deletionTimestamp"].is_null(), "{kept}");
 }
 
 /// Returns true if this user may create mounts for a process; root may, outside of most containers.

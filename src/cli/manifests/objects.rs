@@ -19,6 +19,11 @@ const DASHBOARDS: [(&str, &str); 3] = [
 const CONFIG_DIR: &str = "/config";
 /// User id and group id of the process. The image of `deploy/Dockerfile` uses the same ids.
 const USER: u32 = 65532;
+/// Interval of the startup probe in seconds. The pod becomes ready at most this much later than the engine.
+const STARTUP_PERIOD: u32 = 2;
+/// Failures of the startup probe before the kubelet restarts the container. They take 30 minutes, in which the engine can read a large
+/// state directory.
+const STARTUP_FAILURES: u32 = 900;
 
 /// Returns the objects in the order in which they are applied.
 pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value> {
@@ -40,12 +45,11 @@ pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value
     let port = |(name, port): (&str, u16)| json!({ "name": name, "port": port, "targetPort": name });
     let ports: Vec<_> = installation.ports().into_iter().map(port).collect();
     objects.push(installation.specified("v1", "Service", &json!({ "selector": installation.labels, "ports": ports })));
+    objects.push(installation.headless_service());
     objects.push(installation.network_policy());
-    let budget = json!({ "maxUnavailable": 1, "selector": installation.selector() });
-    objects.push(installation.specified("policy/v1", "PodDisruptionBudget", &budget));
     let stateful_set = json!({
         "replicas": 1,
-        "serviceName": name,
+        "serviceName": installation.headless_name(),
         "selector": installation.selector(),
         "template": { "metadata": { "labels": installation.labels }, "spec": installation.pod() },
     });
@@ -97,6 +101,18 @@ impl Installation<'_> {
         [("metrics", ports.probe)].into_iter().chain(http).collect()
     }
 
+    fn headless_name(&self) -> String {
+        format!("{}-headless", self.name)
+    }
+
+    /// Returns the Service that gives the pod a DNS name. It has no ports, so that a `ServiceMonitor` does not scrape the pod twice.
+    fn headless_service(&self) -> Value {
+        let spec = json!({ "clusterIP": "None", "selector": self.labels });
+        let mut service = self.specified("v1", "Service", &spec);
+        service["metadata"]["name"] = self.headless_name().into();
+        service
+    }
+
     fn network_policy(&self) -> Value {
         let tcp = |port: u16| json!({ "protocol": "TCP", "port": port });
         let ingress: Vec<_> = self.ports().into_iter().map(|(_, port)| tcp(port)).collect();
@@ -142,11 +158,15 @@ impl Installation<'_> {
         };
         let ports = self.ports().into_iter().map(|(name, port)| json!({ "name": name, "containerPort": port }));
         let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" } });
+        let mut startup = probe("/livez");
+        startup["periodSeconds"] = STARTUP_PERIOD.into();
+        startup["failureThreshold"] = STARTUP_FAILURES.into();
         let mut container = json!({
             "name": "deltabus",
             "image": image,
             "args": args,
             "ports": ports.collect::<Vec<_>>(),
+            "startupProbe": startup,
             "livenessProbe": probe("/livez"),
             "readinessProbe": probe("/readyz"),
             "resources": resources,
