@@ -55,7 +55,7 @@ pub use external::External;
 pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
-pub(crate) use layers::{FlagValue, files};
+pub(crate) use layers::{FlagValue, files, merge};
 pub use redact::{Redact, RedactedPath, SecretValues};
 pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig, ResourceDefaults, TypePattern};
 pub use state::StateConfig;

@@ -1,9 +1,13 @@
 //! `deltabus manifests`: Kubernetes objects that install a configuration in a cluster, as YAML.
 
 mod objects;
+mod site;
 mod values;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::{
+    io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 
@@ -14,6 +18,7 @@ use super::{
     server::ServerArgs,
     yaml,
 };
+use site::Site;
 use values::Values;
 
 /// Prints the Kubernetes objects that install this configuration in a cluster with the least rights, as YAML.
@@ -44,9 +49,14 @@ pub(crate) struct ManifestsArgs {
     /// Grants whole groups for `*.GROUP`, and everything for `*`, so that future types are allowed too.
     #[arg(long)]
     wildcard: bool,
-    /// Lets handlers of type `exec` run programs of the image.
+    /// Lets handlers of type `exec` run programs. The image has no shell and no other program: docs/install.md shows how to add
+    /// them.
     #[arg(long)]
     allow_exec: bool,
+    /// YAML file with values of the Helm chart that the configuration does not determine, such as `nodeSelector`, `tolerations`,
+    /// `storageClass`, `podLabels` and `extraVolumes`. deploy/helm/deltabus/values.yaml lists them.
+    #[arg(long, value_name = "FILE")]
+    values: Option<PathBuf>,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -57,6 +67,7 @@ Examples:
 
   deltabus manifests -c config.toml | kubectl apply -f -
   deltabus manifests -c config.toml -n watch --image registry.example.com/deltabus:1 --monitoring
+  deltabus manifests -c config.toml --values site.yaml | kubectl apply -f -
   deltabus manifests -c config.toml -o values > values.yaml
   helm install deltabus deploy/helm/deltabus -f values.yaml";
 
@@ -84,6 +95,7 @@ pub(crate) async fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let (loaded, files) = args.config.load_for_elsewhere()?;
     report::warnings(&loaded.warnings);
     run::refuse_programs(&loaded, args.allow_exec)?;
+    let site = args.values.as_deref().map_or_else(|| Ok(Site::default()), Site::read)?;
     let server = ServerArgs::of(&loaded.config.kube, "").await?;
     let (catalog, selection) = server.select(&loaded.config).await?;
     let extent = Extent { wildcard: args.wildcard, namespaces: &[] };
@@ -91,7 +103,7 @@ pub(crate) async fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let entries = &loaded.config.resources;
     let types = selection.owned.iter().map(|owned| (&owned.resource, entries.get(&owned.entry)));
     let objects = server.count(&types.collect::<Vec<_>>()).await;
-    let values = Values::of(&loaded, files, &server, objects, grants.rules(), args)?;
+    let values = Values::of(&loaded, files, &server, objects, grants.rules(), args, site)?;
     let mut remarks = grants.remarks;
     remarks.extend(values.remarks(&args.name, &args.namespace, &loaded.config));
     let is_monitored = catalog.types().iter().any(|served| served.resource.group == "monitoring.coreos.com");

@@ -366,7 +366,7 @@ pub(crate) fn programs(loaded: &Loaded) -> Vec<Finding> {
     let refused = |(name, _): (&String, _)| {
         loaded.finding(
             &["handlers", name, "type"],
-            "handlers of type \"exec\" run programs, which is not allowed by default: use `deltabus run --allow-exec`",
+            "handlers of type \"exec\" run programs, which is not allowed by default: pass --allow-exec",
         )
     };
     running.map(refused).collect()

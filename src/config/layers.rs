@@ -319,7 +319,7 @@ impl Source for Layer {
 }
 
 /// Merges a layer into a tree: tables key by key; lists and scalars are replaced.
-pub(super) fn merge(tree: &mut Map<String, Value>, layer: Map<String, Value>) {
+pub(crate) fn merge(tree: &mut Map<String, Value>, layer: Map<String, Value>) {
     for (key, mut value) in layer {
         match (tree.get_mut(&key), &mut value) {
             (Some(Value::Object(known)), Value::Object(more)) => merge(known, std::mem::take(more)),

@@ -2,14 +2,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use crate::support::{
     cluster::Cluster,
     command::{deltabus, simulator},
+    engine::text,
     helm,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm/deltabus");
 
@@ -46,6 +51,56 @@ type = "nats"
 servers = ["nats://nats.nats"]
 auth = { creds_file = "/etc/nats/creds" }
 "#;
+
+/// Every value that depends on the cluster.
+const SITE: &str = r#"
+imagePullPolicy: Always
+imagePullSecrets: [{ name: registry }]
+nodeSelector: { disk: ssd, "on": "true" }
+tolerations: [{ key: dedicated, operator: Equal, value: infra, effect: NoSchedule }]
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms: [{ matchExpressions: [{ key: zone, operator: In, values: [a, b] }] }]
+priorityClassName: system-cluster-critical
+podLabels: { team: platform }
+podAnnotations: { example.com/scan: "false" }
+serviceAccount: { annotations: { example.com/role: watcher } }
+storageClass: ""
+initContainers:
+  - { name: programs, image: "busybox:musl", command: [cp, /bin/busybox, /target], volumeMounts: [{ name: programs, mountPath: /target }] }
+extraArgs: [--compact-state]
+extraEnv:
+  - { name: HOOK_TOKEN, valueFrom: { secretKeyRef: { name: hooks, key: token } } }
+  - { name: DELTABUS__LOG__LEVEL, value: debug }
+extraVolumes:
+  - { name: programs, emptyDir: {} }
+  - { name: scripts, configMap: { name: scripts, defaultMode: 0555 } }
+extraVolumeMounts:
+  - { name: programs, mountPath: /bin }
+  - { name: scripts, mountPath: /scripts, readOnly: true }
+extraEgressPorts: [25]
+monitoringLabels: { release: kube-prometheus-stack }
+resources: { limits: { memory: null, cpu: 2 } }
+"#;
+
+/// Values that neither `--values` nor the chart takes, and a part of the error of `--values`.
+const WRONG_SITES: [(&str, &str); 11] = [
+    ("nodeSelectr: {}", "nodeSelectr: --values has no such value: expected one of `imagePullPolicy`, "),
+    ("nodeSelector: { gpu: true }", "nodeSelector: invalid type: boolean `true`, expected a string"),
+    ("tolerations: [{ kye: dedicated }]", "tolerations: unknown field `kye`, expected one of `key`, "),
+    ("affinity: { node: {} }", "affinity: unknown field `node`, expected one of `nodeAffinity`, "),
+    ("imagePullPolicy: Sometimes", "imagePullPolicy: unknown variant `Sometimes`, expected one of `Always`, "),
+    (
+        "imagePullSecrets: [registry]",
+        "imagePullSecrets: invalid type: string \"registry\", expected an object with a name",
+    ),
+    ("extraEnv: [{ name: A, value: 1 }]", "extraEnv: invalid type: integer `1`, expected a string"),
+    ("extraVolumeMounts: [{ name: a }]", "extraVolumeMounts: missing field `mountPath`"),
+    ("serviceAccount: { create: false }", "serviceAccount: unknown field `create`, expected `annotations`"),
+    ("extraEgressPorts: [0]", "extraEgressPorts: invalid value: integer `0`, expected a nonzero u16"),
+    ("podLabels: { app.kubernetes.io/name: x }", "podLabels: the label app.kubernetes.io/name is fixed"),
+];
 
 /// Runs `deltabus manifests` for configurations, one file each.
 fn run(dir: &Path, kubeconfig: &str, configs: &[(&str, &str)], args: &[&str]) -> (i32, String, String) {
@@ -159,37 +214,147 @@ fn configuration_unsuitable_for_pods_is_refused() {
     assert!(code == 0 && stdout.contains("- --allow-exec\n"), "{stderr}{stdout}");
 }
 
+#[test]
+fn wrong_values_of_the_cluster_are_all_named() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let check = |site: &str, expected: &[&str]| {
+        fs::write(dir.path().join("site.yaml"), site).unwrap();
+        let (code, stdout, stderr) =
+            run(dir.path(), &kubeconfig, &[("config.toml", SMALL)], &["--values", "site.yaml"]);
+        assert!(code == 2 && stdout.is_empty(), "{site}: {code} {stderr}{stdout}");
+        for expected in expected {
+            assert!(stderr.contains(&format!("site.yaml: {expected}")), "{site}: {stderr}");
+        }
+    };
+    let all = WRONG_SITES.map(|(site, _)| site).join("\n");
+    check(&all, &WRONG_SITES.map(|(_, expected)| expected));
+    check("image: other:1", &["image: --values has no such value"]);
+    check("nodeSelector: {}\nnodeSelector: {}\n", &["invalid YAML: "]);
+    check("- nodeSelector", &["expected one mapping, such as "]);
+    check("a: 1\n---\nb: 2\n", &["expected one mapping, such as "]);
+    let (code, _, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", SMALL)], &["--values", "none.yaml"]);
+    assert!(code == 2 && stderr.contains("none.yaml: failed to read the file: "), "{code} {stderr}");
+}
+
+#[test]
+fn values_of_the_cluster_reach_the_objects() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    fs::write(dir.path().join("site.yaml"), SITE).unwrap();
+    let args = ["--monitoring", "--values", "site.yaml"];
+    let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", ALL_KINDS)], &args);
+    assert_eq!(code, 0, "{stderr}");
+    let objects = by_name(&stdout);
+    let object = |kind: &str| &objects[&(kind.to_owned(), "deltabus".to_owned(), "deltabus".to_owned())];
+    let set = object("StatefulSet");
+    let pod = "/spec/template/spec";
+    let container = &set["spec"]["template"]["spec"]["containers"][0];
+    for (object, path, expected) in [
+        (set, &*format!("{pod}/imagePullSecrets/0/name"), json!("registry")),
+        (set, &format!("{pod}/nodeSelector"), json!({ "disk": "ssd", "on": "true" })),
+        (set, &format!("{pod}/tolerations/0/effect"), json!("NoSchedule")),
+        (set, &format!("{pod}/priorityClassName"), json!("system-cluster-critical")),
+        (set, &format!("{pod}/initContainers/0/command/0"), json!("cp")),
+        (set, "/spec/template/metadata/labels/team", json!("platform")),
+        (set, "/spec/template/metadata/annotations", json!({ "example.com/scan": "false" })),
+        (container, "/imagePullPolicy", json!("Always")),
+        (container, "/args/3", json!("--compact-state")),
+        (container, "/env/0/valueFrom/secretKeyRef", json!({ "name": "hooks", "key": "token" })),
+        (container, "/env/1", json!({ "name": "DELTABUS__LOG__LEVEL", "value": "debug" })),
+        (container, "/resources/limits", json!({ "cpu": 2 })),
+        (object("ServiceAccount"), "/metadata/annotations", json!({ "example.com/role": "watcher" })),
+        (object("PersistentVolumeClaim"), "/spec/storageClassName", json!("")),
+        (object("ServiceMonitor"), "/metadata/labels/release", json!("kube-prometheus-stack")),
+        (object("PrometheusRule"), "/metadata/labels/release", json!("kube-prometheus-stack")),
+    ] {
+        assert_eq!(object.pointer(path), Some(&expected), "{path}: {object}");
+    }
+    let has = |list: &Value, key: &str, value: &Value| list.as_array().unwrap().iter().any(|item| item[key] == *value);
+    assert!(has(&container["volumeMounts"], "mountPath", &json!("/scripts")), "{container}");
+    assert!(has(&set["spec"]["template"]["spec"]["volumes"], "name", &json!("scripts")), "{set}");
+    assert!(has(&object("NetworkPolicy")["spec"]["egress"][0]["ports"], "port", &json!(25)));
+    assert!(!set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"].is_null(), "{set}");
+    assert!(!stderr.contains("HOOK_TOKEN"), "its Secret is given: {stderr}");
+}
+
+#[test]
+fn program_that_may_be_missing_is_remarked() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let remark = |program: &str, mounted: &str| {
+        let config = format!("{SMALL}[handlers.script]\ntype = \"exec\"\ncommand = [\"{program}\"]\n");
+        let site = format!("extraVolumeMounts: [{{ name: programs, mountPath: {mounted} }}]");
+        fs::write(dir.path().join("site.yaml"), if mounted.is_empty() { "" } else { &site }).unwrap();
+        let args = ["--allow-exec", "--values", "site.yaml"];
+        let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", &config)], &args);
+        assert_eq!(code, 0, "{stderr}");
+        let remark = format!("[handlers.script] runs \"{program}\". The image of deploy/Dockerfile has no shell");
+        assert_eq!(stdout.contains(&remark), stderr.contains(&remark), "{stdout}{stderr}");
+        stdout.contains(&remark)
+    };
+    assert!(remark("/bin/sh", ""));
+    assert!(remark("sh", ""));
+    assert!(remark("/bin/sh", "/scripts"));
+    assert!(remark("/binary", "/bin"));
+    assert!(!remark("/bin/sh", "/bin"));
+    assert!(!remark("sh", "/bin"));
+}
+
 /// Renders the chart's values with helm, and compares the objects with those of `deltabus manifests`.
 #[test]
 fn helm_chart_makes_the_same_objects() {
     let Some(helm) = helm::build_or_skip("helm_chart_makes_the_same_objects") else { return };
     let (_simulator, dir, kubeconfig) = simulator();
-    for (config, args) in [
-        (SMALL, &["-n", "watch", "--name", "bus"][..]),
-        (ALL_KINDS, &["-n", "watch", "--name", "bus", "--monitoring", "--image", "registry.example.com/deltabus:1"]),
+    for (config, site, args) in [
+        (SMALL, "", &["-n", "watch", "--name", "bus"][..]),
+        (
+            ALL_KINDS,
+            "",
+            &["-n", "watch", "--name", "bus", "--monitoring", "--image", "registry.example.com/deltabus:1"],
+        ),
+        (ALL_KINDS, SITE, &["-n", "watch", "--name", "bus", "--monitoring"]),
     ] {
+        fs::write(dir.path().join("site.yaml"), site).unwrap();
         let of = |output: &[&str]| {
             let (code, stdout, stderr) =
                 run(dir.path(), &kubeconfig, &[("config.toml", config)], &[args, output].concat());
             assert_eq!(code, 0, "{stderr}");
             stdout
         };
-        let mut expected = by_name(&of(&[]));
+        let mut expected = by_name(&of(&["--values", "site.yaml"]));
         expected
             .remove(&("Namespace".to_owned(), String::new(), "watch".to_owned()))
             .expect("helm's --create-namespace");
-        let values = dir.path().join("values.yaml");
-        fs::write(&values, of(&["-o", "values"])).unwrap();
-        let mut made = by_name(&helm.run(&["template", "bus", CHART, "-n", "watch", "-f", values.to_str().unwrap()]));
-        assert_eq!(made.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
-        for (key, object) in &expected {
-            if key.0 == "PersistentVolumeClaim" {
-                let kept = made.get_mut(key).unwrap()["metadata"].as_object_mut().unwrap().remove("annotations");
-                assert_eq!(kept.unwrap(), serde_json::json!({ "helm.sh/resource-policy": "keep" }));
+        let [values, site] = ["values.yaml", "site.yaml"].map(|name| text(dir.path(), name));
+        // Either deltabus or Helm merges the values of the cluster.
+        for (given, file) in [(&["--values", "site.yaml"][..], &values), (&[], &site)] {
+            fs::write(&values, of(&[given, &["-o", "values"]].concat())).unwrap();
+            let mut made = by_name(&helm.run(&["template", "bus", CHART, "-n", "watch", "-f", &values, "-f", file]));
+            assert_eq!(made.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+            for (key, object) in &expected {
+                if key.0 == "PersistentVolumeClaim" {
+                    let kept = made.get_mut(key).unwrap()["metadata"].as_object_mut().unwrap().remove("annotations");
+                    assert_eq!(kept.unwrap(), json!({ "helm.sh/resource-policy": "keep" }));
+                }
+                assert_eq!(made[key], *object, "{key:?}");
             }
-            assert_eq!(made[key], *object, "{key:?}");
         }
     }
+}
+
+#[test]
+fn chart_documents_and_checks_every_value() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    fs::write(dir.path().join("site.yaml"), SITE).unwrap();
+    let args = ["-o", "values", "--values", "site.yaml"];
+    let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", ALL_KINDS)], &args);
+    assert_eq!(code, 0, "{stderr}");
+    let keys = |map: &Value| map.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
+    let written = keys(&documents(&stdout)[0]);
+    let documented = fs::read_to_string(format!("{CHART}/values.yaml")).unwrap();
+    assert_eq!(keys(&documents(&documented)[0]), written);
+    let schema = fs::read_to_string(format!("{CHART}/values.schema.json")).unwrap();
+    let mut checked = keys(&serde_json::from_str::<Value>(&schema).unwrap()["properties"]);
+    assert!(checked.remove("global"), "Helm sets it");
+    assert_eq!(checked, written);
 }
 
 #[test]
@@ -209,6 +374,13 @@ fn helm_chart_is_valid_and_refuses_wrong_values() {
         let error = helm.try_run(&["template", "bus", CHART, "--set", wrong]).expect_err(wrong);
         assert!(error.contains("values don't meet the specifications") && error.contains(expected), "{error}");
     }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for (wrong, _) in WRONG_SITES {
+        fs::write(file.path(), wrong).unwrap();
+        let error = helm.try_run(&["template", "bus", CHART, "-f", file.path().to_str().unwrap()]).expect_err(wrong);
+        let (key, _) = wrong.split_once(':').unwrap();
+        assert!(error.contains("values don't meet the specifications") && error.contains(key), "{wrong}: {error}");
+    }
 }
 
 #[test]
@@ -220,7 +392,9 @@ fn real_api_server_accepts_every_object() {
     }
     let config = ALL_KINDS.replace("context = \"simulator\"", "");
     let kubeconfig = cluster.kubeconfig().to_str().unwrap();
-    let (code, stdout, stderr) = run(dir.path(), kubeconfig, &[("config.toml", &config)], &["-n", "manifests"]);
+    fs::write(dir.path().join("site.yaml"), SITE).unwrap();
+    let args = ["-n", "manifests", "--values", "site.yaml"];
+    let (code, stdout, stderr) = run(dir.path(), kubeconfig, &[("config.toml", &config)], &args);
     assert_eq!(code, 0, "{stderr}");
     let applied = cluster.apply_yaml(&stdout);
     assert_eq!(applied.len(), documents(&stdout).len());

@@ -1,10 +1,13 @@
 //! Objects of an installation. The templates in `deploy/helm/deltabus/templates` render the same objects.
 
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::values::{SecretFiles, Storage, Values};
+use super::{
+    site::{SELECTOR, Site, is_empty},
+    values::{SecretFiles, Storage, Values},
+};
 use crate::cli::rbac::{self, ServiceAccount};
 
 /// Alerts in the format of Prometheus.
@@ -27,19 +30,24 @@ const STARTUP_FAILURES: u32 = 900;
 
 /// Returns the objects in the order in which they are applied.
 pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value> {
-    let labels = json!({ "app.kubernetes.io/name": "deltabus", "app.kubernetes.io/instance": name });
+    let labels = json!({ SELECTOR[0]: "deltabus", SELECTOR[1]: name });
     let installation = Installation { values, name, namespace, labels };
     let mut objects = Vec::new();
     // Namespaces that exist in every cluster are not created.
     if namespace != "default" && !namespace.starts_with("kube-") {
         objects.push(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
     }
-    objects.push(installation.object("v1", "ServiceAccount", json!({ "automountServiceAccountToken": false })));
+    let mut account = installation.object("v1", "ServiceAccount", json!({ "automountServiceAccountToken": false }));
+    with(&mut account["metadata"], "annotations", json!(values.site.service_account.annotations));
+    objects.push(account);
     objects.extend(installation.roles());
     let data: Map<_, _> = values.config.iter().map(|file| (file.name.clone(), json!(file.text))).collect();
     objects.push(installation.object("v1", "ConfigMap", json!({ "data": data })));
     if let Some(Storage { size, .. }) = &values.storage {
-        let spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } });
+        let mut spec = json!({ "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": size } } });
+        if let Some(class) = &values.site.storage_class {
+            spec["storageClassName"] = json!(class);
+        }
         objects.push(installation.specified("v1", "PersistentVolumeClaim", &spec));
     }
     let port = |(name, port): (&str, u16)| json!({ "name": name, "port": port, "targetPort": name });
@@ -51,7 +59,7 @@ pub(super) fn objects(values: &Values, name: &str, namespace: &str) -> Vec<Value
         "replicas": 1,
         "serviceName": installation.headless_name(),
         "selector": installation.selector(),
-        "template": { "metadata": { "labels": installation.labels }, "spec": installation.pod() },
+        "template": { "metadata": installation.pod_metadata(), "spec": installation.pod() },
     });
     objects.push(installation.specified("apps/v1", "StatefulSet", &stateful_set));
     if values.monitoring {
@@ -117,7 +125,9 @@ impl Installation<'_> {
         let tcp = |port: u16| json!({ "protocol": "TCP", "port": port });
         let ingress: Vec<_> = self.ports().into_iter().map(|(_, port)| tcp(port)).collect();
         let dns = ["UDP", "TCP"].map(|protocol| json!({ "protocol": protocol, "port": 53 }));
-        let egress: Vec<_> = dns.into_iter().chain(self.values.egress_ports.iter().copied().map(tcp)).collect();
+        let more = self.values.site.extra_egress_ports.iter().map(|port| port.get());
+        let egress: Vec<_> =
+            dns.into_iter().chain(self.values.egress_ports.iter().copied().chain(more).map(tcp)).collect();
         let spec = json!({
             "podSelector": self.selector(),
             "policyTypes": ["Ingress", "Egress"],
@@ -127,9 +137,18 @@ impl Installation<'_> {
         self.specified("networking.k8s.io/v1", "NetworkPolicy", &spec)
     }
 
+    fn pod_metadata(&self) -> Value {
+        let Site { pod_labels, pod_annotations, .. } = &self.values.site;
+        let mut metadata = json!({ "labels": self.labels });
+        extend(&mut metadata["labels"], pod_labels);
+        with(&mut metadata, "annotations", json!(pod_annotations));
+        metadata
+    }
+
     fn pod(&self) -> Value {
         let (volumes, mounts) = self.volumes();
-        json!({
+        let site = &self.values.site;
+        let mut pod = json!({
             "serviceAccountName": self.name,
             "automountServiceAccountToken": true,
             "terminationGracePeriodSeconds": self.values.termination_grace_period_seconds,
@@ -143,19 +162,32 @@ impl Installation<'_> {
             },
             "containers": [self.container(&mounts)],
             "volumes": volumes,
-        })
+        });
+        for (key, value) in [
+            ("imagePullSecrets", json!(site.image_pull_secrets)),
+            ("nodeSelector", json!(site.node_selector)),
+            ("tolerations", json!(site.tolerations)),
+            ("affinity", json!(site.affinity)),
+            ("priorityClassName", json!(site.priority_class_name.as_deref().filter(|name| !name.is_empty()))),
+            ("initContainers", json!(site.init_containers)),
+        ] {
+            with(&mut pod, key, value);
+        }
+        pod
     }
 
     fn container(&self, mounts: &[Value]) -> Value {
-        let Values { image, allow_exec, secrets, resources, .. } = self.values;
+        let Values { image, allow_exec, secrets, resources, site, .. } = self.values;
         let mut args = vec!["run", "-c", CONFIG_DIR];
         if *allow_exec {
             args.push("--allow-exec");
         }
+        args.extend(site.extra_args.iter().map(String::as_str));
         let variable = |name: &String| {
             let key = json!({ "name": format!("{}-env", self.name), "key": name });
             json!({ "name": name, "valueFrom": { "secretKeyRef": key } })
         };
+        let variables = secrets.env.iter().map(variable).chain(site.extra_env.iter().map(|variable| json!(variable)));
         let ports = self.ports().into_iter().map(|(name, port)| json!({ "name": name, "containerPort": port }));
         let probe = |path: &str| json!({ "httpGet": { "path": path, "port": "metrics" } });
         let mut startup = probe("/livez");
@@ -169,7 +201,7 @@ impl Installation<'_> {
             "startupProbe": startup,
             "livenessProbe": probe("/livez"),
             "readinessProbe": probe("/readyz"),
-            "resources": resources,
+            "resources": without_nulls(resources),
             "securityContext": {
                 "allowPrivilegeEscalation": false,
                 "capabilities": { "drop": ["ALL"] },
@@ -177,9 +209,8 @@ impl Installation<'_> {
             },
             "volumeMounts": mounts,
         });
-        if !secrets.env.is_empty() {
-            container["env"] = secrets.env.iter().map(variable).collect(); // an empty list would be a change at each apply
-        }
+        with(&mut container, "imagePullPolicy", json!(site.image_pull_policy));
+        with(&mut container, "env", variables.collect());
         container
     }
 
@@ -203,6 +234,8 @@ impl Installation<'_> {
                 json!({ "name": "data", "mountPath": path, "subPath": sub_path })
             }));
         }
+        volumes.extend(self.values.site.extra_volumes.iter().map(|volume| json!(volume)));
+        mounts.extend(self.values.site.extra_volume_mounts.iter().map(|mount| json!(mount)));
         (volumes, mounts)
     }
 
@@ -216,6 +249,32 @@ impl Installation<'_> {
         // Grafana finds dashboards by this label.
         dashboards["metadata"]["labels"]["grafana_dashboard"] = json!("1");
         let rules: Value = serde_saphyr::from_str(ALERTS).expect("a test reads this file");
-        [self.specified(API, "ServiceMonitor", &monitor), self.specified(API, "PrometheusRule", &rules), dashboards]
+        let [mut monitor, mut rules] = [("ServiceMonitor", monitor), ("PrometheusRule", rules)]
+            .map(|(kind, spec)| self.specified(API, kind, &spec));
+        for object in [&mut monitor, &mut rules] {
+            extend(&mut object["metadata"]["labels"], &self.values.site.monitoring_labels);
+        }
+        [monitor, rules, dashboards]
+    }
+}
+
+/// Returns a copy without the members that are null.
+fn without_nulls(map: &Map<String, Value>) -> Value {
+    let mut copy = json!({});
+    json_patch::merge(&mut copy, &json!(map));
+    copy
+}
+
+/// Sets a member of an object, unless the value is empty. An empty list would be a change at each `kubectl apply`.
+fn with(object: &mut Value, key: &str, value: Value) {
+    if !is_empty(&value) {
+        object[key] = value;
+    }
+}
+
+/// Adds labels to the labels of an object.
+fn extend(labels: &mut Value, more: &BTreeMap<String, String>) {
+    for (key, value) in more {
+        labels[key] = json!(value);
     }
 }

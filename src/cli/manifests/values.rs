@@ -3,15 +3,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
-use crate::config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig};
+use crate::config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig, merge};
 use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::ManifestsArgs;
+use super::{ManifestsArgs, site::Site};
 use crate::cli::{BadUsage, rbac::Place, server::ServerArgs};
 
 /// Address of probes and metrics if the configuration has none.
@@ -48,9 +48,11 @@ pub(super) struct Values {
     pub(super) ports: Ports,
     pub(super) egress_ports: BTreeSet<u16>,
     pub(super) termination_grace_period_seconds: u64,
-    /// Requests and limits of the container.
-    pub(super) resources: Value,
+    /// Requests and limits of the container. Null is no limit, as in values of Helm.
+    pub(super) resources: Map<String, Value>,
     pub(super) monitoring: bool,
+    #[serde(flatten, serialize_with = "Site::given")]
+    pub(super) site: Site,
 }
 
 /// Configuration file.
@@ -104,7 +106,7 @@ fn rbac<S: Serializer>(rules: &BTreeMap<Place, Vec<Value>>, serializer: S) -> Re
 
 impl Values {
     /// Returns the values that install the configuration `loaded`. `files` contains the text of its files, and `rules` the rules of
-    /// the roles. The memory request is for an engine that caches `objects` objects.
+    /// the roles. The memory request is for an engine that caches `objects` objects. `site` has the values of the cluster.
     ///
     /// # Errors
     /// Fails if a path cannot be on a volume, if the probe address is a loopback address, or if the configuration is too large.
@@ -115,9 +117,10 @@ impl Values {
         objects: u64,
         rules: BTreeMap<Place, Vec<Value>>,
         args: &ManifestsArgs,
+        site: Site,
     ) -> anyhow::Result<Self> {
         let config = &loaded.config;
-        let external = config.external();
+        let mut external = config.external();
         let mut errors = Vec::new();
         let directories = directories(loaded, &external, &mut errors);
         let files_of_secrets = secret_files(&external, &directories)?;
@@ -131,9 +134,12 @@ impl Values {
             return Err(ConfigErrors::new(errors, Vec::new()).into());
         }
         let http = config.http.listen.filter(|address| !address.ip().is_loopback()).map(|address| address.port());
-        let mut egress_ports = external.ports;
+        let mut egress_ports = std::mem::take(&mut external.ports);
         egress_ports.extend(API_SERVER_PORTS);
         egress_ports.extend(server.access.server_url().parse::<http::Uri>().ok().and_then(|url| url.port_u16()));
+        external.variables.retain(|name| !site.extra_env.iter().any(|variable| variable.name == *name));
+        let mut resources = resources(config, objects);
+        merge(&mut resources, site.resources.clone());
         Ok(Self {
             image: args.image.clone(),
             config: config_map(config, files, server.access.cluster_name())?,
@@ -144,8 +150,9 @@ impl Values {
             ports: Ports { probe: probe.port(), http },
             egress_ports,
             termination_grace_period_seconds: (config.shutdown_timeout + GRACE).as_secs(),
-            resources: resources(config, objects),
+            resources,
             monitoring: args.monitoring,
+            site,
         })
     }
 
@@ -162,6 +169,7 @@ impl Values {
         for SecretFiles { secret, keys, .. } in &self.secrets.files {
             remarks.push(create(secret, "file", keys));
         }
+        remarks.extend(self.missing_programs(config));
         if config.state.dir.is_none() {
             remarks.push(
                 "[state] dir is not set: changes made while the pod is down are not delivered. Set it to \
@@ -176,6 +184,19 @@ impl Values {
             remarks.push("The network policy allows port 443 for webhooks whose URL is a secret.".to_owned());
         }
         remarks
+    }
+
+    /// Returns a remark for each handler whose program may be missing in the pod.
+    fn missing_programs(&self, config: &Config) -> impl Iterator<Item = String> {
+        let handlers = config.handlers.iter().filter(|(_, handler)| handler.enabled);
+        handlers.filter_map(|(name, handler)| {
+            let SinkConfig::Exec(exec) = &handler.sink else { return None };
+            let program = exec.command.first().filter(|program| !self.site.may_contain(Path::new(program)))?;
+            Some(format!(
+                "[handlers.{name}] runs {program:?}. The image of deploy/Dockerfile has no shell and no programs: see \"Programs for \
+                 exec handlers\" in docs/install.md."
+            ))
+        })
     }
 }
 
@@ -286,7 +307,7 @@ const MEMORY_STEP: u64 = 32 << 20;
 
 /// Returns the requests and limits of the container. The memory request is for an engine that caches `objects` objects. The memory
 /// limit is the memory request plus the byte limits in the configuration.
-fn resources(config: &Config, objects: u64) -> Value {
+fn resources(config: &Config, objects: u64) -> Map<String, Value> {
     let request = BYTES_IDLE + objects.saturating_mul(BYTES_OBJECT);
     let handlers = config.handlers.values().filter(|handler| handler.enabled);
     let buffers: u64 = handlers.map(|handler| handler.options.buffer.max_bytes).sum();
@@ -297,5 +318,6 @@ fn resources(config: &Config, objects: u64) -> Value {
     // Each run of the command counts another number of objects, and a pod restarts when its limits change. Rounding avoids most of
     // these changes.
     let memory = |bytes: u64| format!("{}Mi", bytes.div_ceil(MEMORY_STEP) * (MEMORY_STEP >> 20));
-    json!({ "requests": { "cpu": "100m", "memory": memory(request) }, "limits": { "memory": memory(limit) } })
+    let requests = json!({ "cpu": "100m", "memory": memory(request) });
+    Map::from_iter([("requests".to_owned(), requests), ("limits".to_owned(), json!({ "memory": memory(limit) }))])
 }
