@@ -15,9 +15,10 @@
 //! ```
 //!
 //! Known differences:
-//! - A definition has one served version. There are no schemas, and so no validation.
-//! - Strategic merge patches are applied as merge patches: lists are replaced.
-//! - Not supported: `Table`, protobuf bodies (`kubectl create namespace`), `scale`, `dryRun`, admission, garbage collection.
+//! - A definition has one served version. There are no schemas, and so no validation and no defaults.
+//! - Custom resources have no `scale`.
+//! - A protobuf body may have the fields that `kubectl create` sets, and some others. The rest is refused.
+//! - Not supported: `Table`, `dryRun`, admission, garbage collection.
 //! - The answer to an expired `continue` token offers no new token: the client must start the list again.
 //! - Controllers of definitions and namespaces act immediately.
 //! - Every request is allowed. Tests can remove rights (`Faults::forbid`).
@@ -25,6 +26,7 @@
 mod error;
 #[cfg(any(test, feature = "testing"))]
 mod faults;
+mod patch;
 pub(crate) mod random;
 #[cfg(any(test, feature = "testing"))]
 mod rights;
@@ -51,6 +53,7 @@ use crate::mutex::lock;
 pub use crate::serve::ApiError;
 #[cfg(any(test, feature = "testing"))]
 pub use faults::{Faults, ServerFault, StreamFault, Times};
+pub use patch::strategic_merge;
 pub use random::Random;
 #[cfg(any(test, feature = "testing"))]
 pub use rights::Area;

@@ -10,7 +10,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use super::{accept::negotiate, api_error::ApiError};
-use crate::{discovery::ServedType, registry::Registry};
+use crate::{discovery::ServedType, object::ResourceType, registry::Registry};
 
 /// List of pairs: the name of an item, and the item.
 type Named<T> = Vec<(String, T)>;
@@ -23,6 +23,18 @@ pub(crate) struct DiscoveredType {
     pub(crate) served: ServedType,
     /// Set if the type has the subresource `status`.
     pub(crate) has_status: bool,
+    /// Set if the type has the subresource `scale`.
+    pub(crate) has_scale: bool,
+}
+
+impl DiscoveredType {
+    /// Returns the subresources in the order of the API server, each with the group, version and kind of its objects.
+    fn subresources(&self) -> impl Iterator<Item = (&'static str, [&str; 3])> {
+        let ResourceType { group, version, kind, .. } = &self.served.resource;
+        let scale = self.has_scale.then_some(("scale", ["autoscaling", "v1", "Scale"]));
+        let status = self.has_status.then_some(("status", [&**group, &**version, &**kind]));
+        scale.into_iter().chain(status)
+    }
 }
 
 /// Returns the document `/version`: the Kubernetes version that the read API follows.
@@ -49,7 +61,10 @@ pub(super) fn served(registry: &Registry) -> Vec<DiscoveredType> {
     });
     let verbs = ["get", "list"].map(str::to_owned);
     let readable = |named: ServedType| ServedType { verbs: verbs.to_vec(), ..named };
-    types.into_iter().map(|named| DiscoveredType { served: readable(named), has_status: false }).collect()
+    types
+        .into_iter()
+        .map(|named| DiscoveredType { served: readable(named), has_status: false, has_scale: false })
+        .collect()
 }
 
 /// Returns the document at `/api`, `/apis`, or the path of a group or a version. Returns `None` for other paths, without
@@ -158,23 +173,29 @@ fn group_document(name: &str, versions: &Versions) -> Value {
     json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
 }
 
-/// Verbs of the subresource `status`.
-const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
+/// Verbs of the subresources `scale` and `status`.
+const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 fn types_document(group: &str, version: &str, types: &[DiscoveredType]) -> Value {
     let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     let mut resources = Vec::new();
-    for DiscoveredType { served, has_status } in types {
+    for discovered in types {
+        let served = &discovered.served;
         let ServedType { resource, singular, verbs, .. } = served;
         let (plural, kind, namespaced) = (&resource.plural, &resource.kind, resource.namespaced);
         let document =
             json!({"name": plural, "singularName": singular, "namespaced": namespaced, "kind": kind, "verbs": verbs});
         resources.push(with_other_names(document, served));
-        if *has_status {
-            let name = format!("{plural}/status");
-            resources.push(json!({
-                "name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": STATUS_VERBS,
-            }));
+        for (subresource, [of_group, of_version, kind]) in discovered.subresources() {
+            let name = format!("{plural}/{subresource}");
+            let mut document = json!({"name": name, "singularName": "", "namespaced": namespaced});
+            if of_group != resource.group {
+                document["group"] = of_group.into();
+                document["version"] = of_version.into();
+            }
+            document["kind"] = kind.into();
+            document["verbs"] = json!(SUBRESOURCE_VERBS);
+            resources.push(document);
         }
     }
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
@@ -197,18 +218,21 @@ fn aggregated<'a>(api_version: &str, groups: impl Iterator<Item = &'a (String, V
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
 }
 
-fn aggregated_type(DiscoveredType { served, has_status }: &DiscoveredType) -> Value {
+fn aggregated_type(discovered: &DiscoveredType) -> Value {
+    let served = &discovered.served;
     let ServedType { resource, singular, verbs, .. } = served;
-    let kind = json!({"group": resource.group, "version": resource.version, "kind": resource.kind});
+    let kind = |[group, version, kind]: [&str; 3]| json!({"group": group, "version": version, "kind": kind});
     let mut document = json!({
         "resource": resource.plural,
-        "responseKind": kind,
+        "responseKind": kind([&resource.group, &resource.version, &resource.kind]),
         "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": singular,
         "verbs": verbs,
     });
-    if *has_status {
-        document["subresources"] = json!([{"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}]);
+    let subresource = |(name, of)| json!({"subresource": name, "responseKind": kind(of), "verbs": SUBRESOURCE_VERBS});
+    let subresources: Vec<_> = discovered.subresources().map(subresource).collect();
+    if !subresources.is_empty() {
+        document["subresources"] = subresources.into();
     }
     with_other_names(document, served)
 }

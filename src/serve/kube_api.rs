@@ -57,6 +57,7 @@ use crate::{
 pub(super) use pages::Snapshots;
 pub(crate) use query::Target;
 pub(crate) use render::metadata_of;
+pub(crate) use table::label_selector;
 #[cfg(feature = "cli")]
 pub(crate) use table::{FindError, JsonPath, action_end};
 

@@ -42,6 +42,14 @@ impl ApiError {
         Self::about(422, &info.resource, Some(name), format!("{} {name:?} is invalid: {why}", info.resource.kind))
     }
 
+    /// 415: the body has none of these media types.
+    pub(super) fn unknown_format(accepted: &[&str]) -> Self {
+        let accepted = accepted.join(", ");
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+        Self::new(415, message)
+    }
+
     /// 410: the version is older than the available history.
     pub(super) fn too_old(asked: u64, oldest: u64) -> Self {
         Self::expired(format!("too old resource version: {asked} ({oldest})"))

@@ -4,6 +4,7 @@ mod discovery;
 #[cfg(any(test, feature = "testing"))]
 mod faults;
 mod list;
+mod protobuf;
 mod request;
 mod respond;
 mod watch;

@@ -7,8 +7,9 @@ use tokio::sync::watch;
 
 use super::{
     ApiError,
+    patch::PatchKind,
     store::{
-        Deletion, HistoryLimits, ListQuery, Part, PatchKind, Preconditions, RawObject, SimulatorStore, Stored, TypeId,
+        Deletion, HistoryLimits, ListQuery, Part, Preconditions, RawObject, SimulatorStore, Stored, TypeId,
         WriteContext,
     },
     types::TypeInfo,

@@ -8,6 +8,7 @@
 
 mod fields;
 mod lifecycle;
+pub(super) mod scale;
 mod stored;
 mod write;
 
@@ -33,7 +34,7 @@ use lifecycle::{Holds, Terminating};
 pub(crate) use stored::HistoryKind;
 pub use stored::{RawObject, Stored};
 pub use write::Deletion;
-pub(crate) use write::{Part, PatchKind, Preconditions, WriteContext};
+pub(crate) use write::{Part, Preconditions, WriteContext};
 
 /// Version of a new store.
 const FIRST_VERSION: u64 = 100;

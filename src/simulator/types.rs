@@ -22,6 +22,8 @@ pub(crate) struct TypeInfo {
     pub(crate) typed: bool,
     /// Set when `status` is a subresource.
     pub(crate) status: bool,
+    /// Set when `scale` is a subresource.
+    pub(crate) scale: bool,
 }
 
 impl TypeInfo {
@@ -42,6 +44,7 @@ impl TypeInfo {
             categories: texts(&names["categories"]),
             typed: false,
             status: version.pointer("/subresources/status").is_some(),
+            scale: false,
             resource: ResourceType {
                 group: text(&spec["group"])?,
                 version: text(&version["name"])?,
@@ -108,10 +111,10 @@ pub(super) fn is_builtin_group(group: &str) -> bool {
         || builtin().iter().any(|info| info.resource.group == group)
 }
 
-/// Built-in types in the order of discovery. `/status` marks the types whose status is a subresource.
+/// Built-in types in the order of discovery, each with its subresources.
 const BUILT_IN: &str = "namespaces/status nodes/status persistentvolumes/status pods/status services/status configmaps secrets \
-    serviceaccounts persistentvolumeclaims/status events deployments.apps/status replicasets.apps/status \
-    statefulsets.apps/status daemonsets.apps/status controllerrevisions.apps jobs.batch/status cronjobs.batch/status \
+    serviceaccounts persistentvolumeclaims/status events deployments.apps/scale/status \
+    replicasets.apps/scale/status statefulsets.apps/scale/status daemonsets.apps/status controllerrevisions.apps jobs.batch/status cronjobs.batch/status \
     horizontalpodautoscalers.autoscaling/status ingresses.networking.k8s.io/status ingressclasses.networking.k8s.io \
     networkpolicies.networking.k8s.io poddisruptionbudgets.policy/status roles.rbac.authorization.k8s.io \
     rolebindings.rbac.authorization.k8s.io clusterroles.rbac.authorization.k8s.io \
@@ -122,11 +125,12 @@ const BUILT_IN: &str = "namespaces/status nodes/status persistentvolumes/status 
 pub(super) fn builtin() -> Vec<TypeInfo> {
     let known = built_in();
     let info = |text: &str| {
-        let (name, status) = text.strip_suffix("/status").map_or((text, false), |name| (name, true));
+        let (name, subresources) = text.split_once('/').unwrap_or((text, ""));
+        let [scale, status] = ["scale", "status"].map(|name| subresources.split('/').any(|known| known == name));
         let is_it = |served: &&ServedType| served.resource.qualified_name() == name;
         let ServedType { resource, singular, short_names, categories, .. } =
             known.iter().find(is_it).expect("it is built in").clone();
-        TypeInfo { resource, singular, short_names, categories, typed: true, status }
+        TypeInfo { resource, singular, short_names, categories, typed: true, status, scale }
     };
     BUILT_IN.split_whitespace().map(info).collect()
 }

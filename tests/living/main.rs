@@ -3,5 +3,6 @@
 mod churn;
 mod install;
 mod kubectl;
+mod simulator;
 #[path = "../support/mod.rs"]
 mod support;

@@ -240,9 +240,19 @@ impl Cluster {
 
     /// Sends a request as the user of a kubeconfig; see [`Cluster::request`].
     pub(crate) fn request_as(&self, kubeconfig: &Path, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
-        let kubeconfig = kubeconfig.to_str().expect("paths of tests are UTF-8");
         let body = body.map_or_else(String::new, ToString::to_string);
-        let mut answer = self.run_json("request", &["--kubeconfig", kubeconfig, method, path, "-"], Some(&body));
+        self.request_with(kubeconfig, &[method, path, "-"], &body)
+    }
+
+    /// Sends a patch in a format, `application/FORMAT`, as the user of a kubeconfig; see [`Cluster::request`].
+    pub(crate) fn patch_as(&self, kubeconfig: &Path, format: &str, path: &str, patch: &Value) -> (u16, Value) {
+        let format = format!("application/{format}");
+        self.request_with(kubeconfig, &["--content-type", &format, "PATCH", path, "-"], &patch.to_string())
+    }
+
+    fn request_with(&self, kubeconfig: &Path, args: &[&str], body: &str) -> (u16, Value) {
+        let kubeconfig = kubeconfig.to_str().expect("paths of tests are UTF-8");
+        let mut answer = self.run_json("request", &[&["--kubeconfig", kubeconfig], args].concat(), Some(body));
         let status = answer["status"].as_u64().and_then(|status| u16::try_from(status).ok());
         (status.expect("request prints the status"), answer["body"].take())
     }

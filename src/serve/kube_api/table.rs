@@ -27,6 +27,7 @@ use self::{
 };
 use crate::object::{Object, ResourceType};
 
+pub(crate) use cells::label_selector;
 #[cfg(any(feature = "cli", test))]
 pub(crate) use json_path::JsonPath;
 #[cfg(feature = "cli")]

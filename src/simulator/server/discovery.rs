@@ -24,12 +24,13 @@ pub(super) fn served(store: &SimulatorStore) -> Vec<DiscoveredType> {
         let TypeInfo { singular, short_names, categories, .. } = TypeInfo::clone(info);
         let named = ServedType::unnamed(info.resource.clone());
         let served = ServedType { singular, short_names, categories, verbs: texts(verbs), ..named };
-        DiscoveredType { served, has_status: info.status }
+        DiscoveredType { served, has_status: info.status, has_scale: info.scale }
     });
     let reviews = CREATE_ONLY.map(|(group, kind, plural)| {
         let [group, version, kind, plural] = [group, "v1", kind, plural].map(str::to_owned);
         let named = ServedType::unnamed(ResourceType { group, version, kind, plural, namespaced: false });
-        DiscoveredType { served: ServedType { verbs: texts(&["create"]), ..named }, has_status: false }
+        let served = ServedType { verbs: texts(&["create"]), ..named };
+        DiscoveredType { served, has_status: false, has_scale: false }
     });
     of_store.chain(reviews).collect()
 }

@@ -6,7 +6,12 @@ use axum::extract::Query;
 use http::{HeaderMap, Method, header, request::Parts};
 
 use super::{
-    super::{ApiError, selector::RequestSelector, store::TypeId, types::TypeInfo},
+    super::{
+        ApiError,
+        selector::RequestSelector,
+        store::{Part, TypeId},
+        types::TypeInfo,
+    },
     Shared,
 };
 use crate::serve::kube_api::Target;
@@ -131,6 +136,8 @@ pub(super) struct Ask<'a> {
     pub(super) target: Target<'a>,
     pub(super) id: TypeId,
     pub(super) info: Arc<TypeInfo>,
+    /// Object or subresource that the path names.
+    pub(super) part: Part,
 }
 
 impl Ask<'_> {

@@ -14,12 +14,14 @@ use serde_json::{Value, json};
 use super::{
     super::{
         ApiError,
+        patch::PatchKind,
         shared::now,
-        store::{Deletion, ListQuery, Part, PatchKind, Preconditions, Stored, WriteContext},
+        store::{Deletion, ListQuery, Part, Preconditions, Stored, WriteContext, scale},
         types::{TypeInfo, is_builtin_group},
     },
     Shared, discovery,
     list::{self, shaped},
+    protobuf,
     request::{Ask, Call, Shape},
     watch,
 };
@@ -45,7 +47,7 @@ async fn answer(shared: &Arc<Shared>, call: &Call, body: Body) -> Result<Respons
     }
     let Some(target) = Target::parse(&call.seen.path) else { return other(shared, call) };
     if target.group == "authorization.k8s.io" && call.method == Method::POST {
-        return review(target, &read_body(body).await?);
+        return review(target, decode(call, true, &read_body(body).await?)?);
     }
     let (id, info) = {
         let store = shared.store.lock();
@@ -53,23 +55,25 @@ async fn answer(shared: &Arc<Shared>, call: &Call, body: Body) -> Result<Respons
         let id = found.ok_or_else(|| unserved(target.group))?;
         (id, Arc::clone(store.info(id)))
     };
-    let is_status = target.subresource.is_none_or(|name| name == "status" && info.status);
-    if !is_status || target.namespace.is_some() && !info.resource.namespaced {
+    let part = match target.subresource {
+        None => Part::Main,
+        Some("status") if info.status => Part::Status,
+        Some("scale") if info.scale => Part::Scale,
+        Some(_) => return Err(ApiError::no_such_path()),
+    };
+    if target.namespace.is_some() && !info.resource.namespaced {
         return Err(ApiError::no_such_path());
     }
-    let ask = Ask { shared, call, target, id, info };
+    let ask = Ask { shared, call, target, id, info, part };
     if call.method == Method::GET {
         return match target.name {
-            _ if call.flag("watch") => Ok((HEADERS, watch::watch(ask).await?).into_response()),
+            _ if call.flag("watch") && part == Part::Main => Ok((HEADERS, watch::watch(ask).await?).into_response()),
             Some(name) => get(&ask, name).await,
             None => Ok((HEADERS, list::list(&ask).await?).into_response()),
         };
     }
     if call.seen.query.contains_key("dryRun") {
         return Err(ApiError::bad_request("dryRun is not simulated"));
-    }
-    if call.content_type().contains("protobuf") {
-        return Err(ApiError::new(415, "the simulator reads JSON only, not protobuf"));
     }
     write(&ask, &read_body(body).await?)
 }
@@ -104,8 +108,7 @@ fn method_not_allowed() -> ApiError {
 }
 
 /// Answers access reviews about the caller's own rights: everything is allowed.
-fn review(target: Target<'_>, body: &Bytes) -> Result<Response, ApiError> {
-    let mut review = parse(body)?;
+fn review(target: Target<'_>, mut review: Value) -> Result<Response, ApiError> {
     let status = match target.plural {
         "selfsubjectaccessreviews" | "subjectaccessreviews" => json!({"allowed": true}),
         "selfsubjectrulesreviews" => json!({
@@ -125,19 +128,27 @@ async fn get(ask: &Ask<'_>, name: &str) -> Result<Response, ApiError> {
     }
     let key = ObjectKey::new(ask.target.namespace.unwrap_or_default(), name);
     let object = ask.shared.store.lock().present(ask.id, &key)?;
-    Ok(object_response(StatusCode::OK, &object, ask.call.shape()))
+    Ok(shown(ask, StatusCode::OK, &object))
+}
+
+/// Returns an object, or its scale if the path names that.
+fn shown(ask: &Ask<'_>, code: StatusCode, object: &Stored) -> Response {
+    match ask.part {
+        Part::Scale => (code, HEADERS, scale::of(&object.value()).to_string()).into_response(),
+        _ => object_response(code, object, ask.call.shape()),
+    }
 }
 
 fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response, ApiError> {
-    let Ask { shared, call, target, id, info, .. } = ask;
-    let (id, shape) = (*id, call.shape());
+    let Ask { shared, call, target, id, info, part } = ask;
+    let id = *id;
     let namespace = target.namespace.unwrap_or_default();
     if info.resource.namespaced && namespace.is_empty() {
         return Err(method_not_allowed());
     }
     let time = now();
-    let part = if target.subresource.is_some() { Part::Status } else { Part::Main };
-    let context = WriteContext { time: &time, manager: call.manager(), part };
+    let context = WriteContext { time: &time, manager: call.manager(), part: *part };
+    let decoded = || decode(call, info.typed, body);
     let key = target.name.map(|name| ObjectKey::new(namespace, name));
     let mut store = shared.store.lock();
     let before = store.version();
@@ -146,21 +157,25 @@ fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response, ApiError> {
             if let Some(namespaces) = store.find_name("namespaces").filter(|_| info.resource.namespaced) {
                 store.present(namespaces, &ObjectKey::new("", namespace))?;
             }
-            let object = store.create(id, namespace, parse(body)?, &context)?;
-            object_response(StatusCode::CREATED, &object, shape)
+            let object = store.create(id, namespace, decoded()?, &context)?;
+            shown(ask, StatusCode::CREATED, &object)
         }
         (&Method::PUT, Some(key)) => {
-            let object = store.update(id, &key, parse(body)?, &context)?;
-            object_response(StatusCode::OK, &object, shape)
+            let object = store.update(id, &key, decoded()?, &context)?;
+            shown(ask, StatusCode::OK, &object)
         }
         (&Method::PATCH, Some(key)) => {
-            let kind = patch_kind(call.content_type())?;
+            let kind = PatchKind::of(call.content_type(), info)?;
             let existed = store.get(id, &key).is_some();
             let object = store.patch(id, &key, parse(body)?, kind, &context)?;
             let code = if existed { StatusCode::OK } else { StatusCode::CREATED };
-            object_response(code, &object, shape)
+            shown(ask, code, &object)
         }
-        (&Method::DELETE, Some(key)) => deleted(info, &store.delete(id, &key, &preconditions(body)?, &context)?),
+        _ if *part != Part::Main => return Err(method_not_allowed()),
+        (&Method::DELETE, Some(key)) => {
+            let options = if body.is_empty() { Value::Null } else { decoded()? };
+            deleted(info, &store.delete(id, &key, &preconditions(&options), &context)?)
+        }
         (&Method::DELETE, None) => {
             let (namespace, selector) = (target.namespace.map(str::to_owned), ask.selector()?);
             let page = store.list(id, &ListQuery { namespace, selector, ..ListQuery::default() })?;
@@ -177,18 +192,9 @@ fn write(ask: &Ask<'_>, body: &Bytes) -> Result<Response, ApiError> {
     Ok(answer)
 }
 
-fn patch_kind(content_type: &str) -> Result<PatchKind, ApiError> {
-    match content_type.split(';').next().unwrap_or_default().trim() {
-        "application/merge-patch+json" | "application/strategic-merge-patch+json" => Ok(PatchKind::Merge),
-        "application/apply-patch+yaml" => Ok(PatchKind::Apply),
-        other => Err(ApiError::new(415, format!("the body of the request was in an unknown format - {other:?}"))),
-    }
-}
-
-fn preconditions(body: &Bytes) -> Result<Preconditions, ApiError> {
-    let options = if body.is_empty() { Value::Null } else { parse(body)? };
+fn preconditions(options: &Value) -> Preconditions {
     let text = |name: &str| options["preconditions"][name].as_str().map(str::to_owned);
-    Ok(Preconditions { uid: text("uid"), resource_version: text("resourceVersion") })
+    Preconditions { uid: text("uid"), resource_version: text("resourceVersion") }
 }
 
 fn deleted(info: &TypeInfo, deletion: &Deletion) -> Response {
@@ -209,6 +215,14 @@ fn success(details: &Value) -> Response {
 
 async fn read_body(body: Body) -> Result<Bytes, ApiError> {
     to_bytes(body, MAX_BODY).await.map_err(|error| ApiError::new(413, error.to_string()))
+}
+
+/// Decodes the object in a body. Only built-in types accept protobuf.
+fn decode(call: &Call, is_built_in: bool, body: &Bytes) -> Result<Value, ApiError> {
+    if !call.content_type().starts_with(protobuf::MEDIA_TYPE) {
+        return parse(body);
+    }
+    if is_built_in { protobuf::decode(body) } else { Err(ApiError::unknown_format(&["application/json"])) }
 }
 
 fn parse(body: &Bytes) -> Result<Value, ApiError> {

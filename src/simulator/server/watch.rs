@@ -87,7 +87,7 @@ impl WatchTimer {
 /// Opens a watch. As on the real server, a version that cannot be served is reported in an ERROR event.
 pub(super) async fn watch(ask: Ask<'_>) -> Result<Body, ApiError> {
     let mut selector = ask.selector()?;
-    let Ask { shared, call, target, id, info } = ask;
+    let Ask { shared, call, target, id, info, .. } = ask;
     if let Some(name) = target.name {
         selector = selector.and_name(name);
     }

@@ -9,9 +9,16 @@ const MANAGED: [&str; 4] = ["labels", "annotations", "ownerReferences", "finaliz
 
 /// Records `manager` in `new` as the writer of all fields that differ from `old`. Does nothing if no field differs.
 ///
-/// A member of the object, or of its metadata, counts as one field. If `manager` already has an entry, the fields are added to it.
-/// All other entries lose these fields.
-pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str, status: bool, time: &str) {
+/// A member of the object, or of its metadata, counts as one field. If `manager` already has an entry for the subresource, the fields
+/// are added to it. All other entries lose these fields.
+pub(super) fn note(
+    info: &TypeInfo,
+    old: &Value,
+    new: &mut Value,
+    manager: &str,
+    subresource: Option<&str>,
+    time: &str,
+) {
     let differs =
         |name: &&String| !matches!(name.as_str(), "apiVersion" | "kind" | "metadata") && old[*name] != new[*name];
     let names = new.as_object().into_iter().flat_map(Map::keys);
@@ -27,7 +34,7 @@ pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str,
     let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let entries = metadata.entry("managedFields").or_insert_with(|| json!([]));
     let Some(entries) = entries.as_array_mut() else { return };
-    let subresource = if status { json!("status") } else { Value::Null };
+    let subresource = json!(subresource);
     let is_mine = |entry: &Value| entry["manager"] == manager && entry["subresource"] == subresource;
     entries.retain_mut(|entry| is_mine(entry) || !take_away(&mut entry["fieldsV1"], &fields));
     if let Some(entry) = entries.iter_mut().find(|entry| is_mine(entry)) {
@@ -39,7 +46,7 @@ pub(super) fn note(info: &TypeInfo, old: &Value, new: &mut Value, manager: &str,
         "manager": manager, "operation": "Update", "apiVersion": info.resource.api_version(), "time": time,
         "fieldsType": "FieldsV1", "fieldsV1": fields,
     });
-    if status {
+    if !subresource.is_null() {
         entry["subresource"] = subresource;
     }
     entries.push(entry);

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::simulator::patch::PatchKind;
 
 const NOW: &str = "2026-01-02T03:04:05Z";
 
@@ -342,4 +343,35 @@ fn preconditions_must_hold() {
     let wrong = Preconditions { uid: Some("other".to_owned()), resource_version: None };
     let error = fixture.store.delete(fixture.id, &key, &wrong, &context(Part::Main)).unwrap_err();
     assert_eq!(error.code, 409);
+}
+
+#[test]
+fn scale_changes_only_replicas() {
+    let mut fixture = fixture("deployments.apps");
+    let selector = json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]});
+    let web = json!({"metadata": {"name": "web"}, "spec": {"replicas": 2, "selector": selector}});
+    let created = fixture.store.create(fixture.id, "default", web, &context(Part::Whole)).unwrap();
+    let of_web = scale::of(&created.value());
+    assert_eq!((&of_web["kind"], &of_web["spec"]), (&json!("Scale"), &json!({"replicas": 2})));
+    assert_eq!(of_web["status"], json!({"replicas": 0, "selector": "app=web,tier"}));
+    let patch = json!({"spec": {"replicas": 5, "paused": true}, "status": {"replicas": 9}});
+    let scaled = fixture.patch("web", patch, Part::Scale).unwrap().value();
+    assert_eq!(scaled["spec"], json!({"replicas": 5, "selector": selector}));
+    assert_eq!((&scaled["metadata"]["generation"], &scaled["status"]), (&json!(2), &json!({})));
+    let managed = scaled["metadata"]["managedFields"].as_array().unwrap();
+    assert!(managed.iter().any(|entry| entry["subresource"] == "scale"), "{managed:?}");
+    let key = ObjectKey::new("default", "web");
+    let mut put = |scale: Value| {
+        let written = fixture.store.update(fixture.id, &key, scale, &context(Part::Scale));
+        written.map(|object| object.value()["spec"]["replicas"].clone()).map_err(|error| error.code)
+    };
+    assert_eq!(put(of_web.clone()), Err(409), "the version is checked");
+    assert_eq!(put(json!({"metadata": {"name": "web"}, "spec": {}})), Ok(json!(0)));
+    assert_eq!(put(json!({"metadata": {"uid": "other"}, "spec": {}})), Err(409));
+    assert_eq!(put(json!({"metadata": {"name": "other"}, "spec": {}})), Err(400));
+    assert_eq!(put(json!({"kind": "Deployment", "spec": {"replicas": 1}})), Err(400));
+    assert_eq!(put(json!({"spec": {"replicas": -1}})), Err(422));
+    assert_eq!(put(json!({"spec": {"replicas": "1"}})), Err(400));
+    assert_eq!(put(json!({"spec": {"replicas": 1_u64 << 40}})), Err(400));
+    assert_eq!(put(json!([])), Err(400));
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::{
-    super::{ApiError, types::TypeInfo},
-    HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields,
+    super::{ApiError, patch::PatchKind, types::TypeInfo},
+    HistoryKind, RawObject, SimulatorStore, Stored, TypeId, fields, scale,
 };
 use crate::object::ObjectKey;
 
@@ -19,6 +19,19 @@ pub(crate) enum Part {
     Main,
     /// Only the status.
     Status,
+    /// Only the number of replicas. The written object is a `Scale`.
+    Scale,
+}
+
+impl Part {
+    /// Returns the name of the subresource that a client writes; `None` for the object itself.
+    fn subresource(self) -> Option<&'static str> {
+        match self {
+            Self::Whole | Self::Main => None,
+            Self::Status => Some("status"),
+            Self::Scale => Some("scale"),
+        }
+    }
 }
 
 /// Writer and time of a write.
@@ -28,15 +41,6 @@ pub(crate) struct WriteContext<'a> {
     pub(crate) time: &'a str,
     pub(crate) manager: &'a str,
     pub(crate) part: Part,
-}
-
-/// Format of a patch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PatchKind {
-    /// RFC 7386. Strategic merge patches are also applied in this way: a list replaces the existing list.
-    Merge,
-    /// Server-side apply: a merge that creates a missing object.
-    Apply,
 }
 
 /// Preconditions of a deletion.
@@ -65,7 +69,7 @@ impl SimulatorStore {
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
         let info = Arc::clone(self.info(id));
-        check_envelope(&info, namespace, &object)?;
+        check_envelope_of(&info, namespace, &object)?;
         let metadata = metadata_mut(&mut object)?;
         self.check_is_open(id, namespace, text(metadata, "name").unwrap_or_default())?;
         if text(metadata, "resourceVersion").is_some_and(|version| !version.is_empty()) {
@@ -108,7 +112,7 @@ impl SimulatorStore {
         set_defaults(&info, &mut object, context);
         if !managed {
             metadata_mut(&mut object)?.remove("managedFields");
-            fields::note(&info, &Value::Null, &mut object, context.manager, false, context.time);
+            fields::note(&info, &Value::Null, &mut object, context.manager, None, context.time);
         }
         let created = self.put(id, HistoryKind::Added, &object);
         if info.is_definition() {
@@ -126,7 +130,6 @@ impl SimulatorStore {
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
         let present = self.present(id, key)?;
-        check_envelope(self.info(id), key.as_ref().namespace, &object)?;
         self.replace(id, &present, object, context)
     }
 
@@ -139,18 +142,16 @@ impl SimulatorStore {
         kind: PatchKind,
         context: &WriteContext<'_>,
     ) -> Result<Arc<Stored>, ApiError> {
-        if kind == PatchKind::Apply && context.part != Part::Status && self.get(id, key).is_none() {
+        if kind == PatchKind::Apply && context.part.subresource().is_none() && self.get(id, key).is_none() {
             let mut object = patch;
             metadata_mut(&mut object)?.insert("name".to_owned(), json!(key.as_ref().name));
             return self.create(id, key.as_ref().namespace, object, context);
         }
         let present = self.present(id, key)?;
-        if !patch.is_object() {
-            return Err(ApiError::bad_request("a merge patch is an object"));
-        }
-        let mut object = present.value();
-        json_patch::merge(&mut object, &patch);
-        check_envelope(self.info(id), key.as_ref().namespace, &object)?;
+        let object = match context.part {
+            Part::Scale => kind.apply(scale::KIND, scale::of(&present.value()), patch)?,
+            _ => kind.apply(&self.info(id).resource.kind, present.value(), patch)?,
+        };
         self.replace(id, &present, object, context)
     }
 
@@ -219,6 +220,11 @@ impl SimulatorStore {
         let info = &Arc::clone(self.info(id));
         let old = present.value();
         let key = present.key().as_ref();
+        if context.part == Part::Scale {
+            check_envelope([scale::API_VERSION, scale::KIND], Some(key.namespace), &object)?;
+            object = scale::applied(old.clone(), object)?;
+        }
+        check_envelope_of(info, key.namespace, &object)?;
         check_same(info, &old, &mut object, key.name)?;
         confine(info, &old, &mut object, context.part);
         keep_defaults(info, &old, &mut object);
@@ -246,8 +252,8 @@ impl SimulatorStore {
             return Ok(Arc::clone(present));
         }
         if !managed {
-            let status = context.part == Part::Status;
-            fields::note(info, &old, &mut object, context.manager, status, context.time);
+            let subresource = context.part.subresource();
+            fields::note(info, &old, &mut object, context.manager, subresource, context.time);
         }
         let is_marked = old["metadata"].get("deletionTimestamp").is_some();
         if is_marked && !has_finalizers(&object) && !info.is_lifecycle() {
@@ -274,16 +280,21 @@ fn text<'a>(metadata: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     metadata.get(name).and_then(Value::as_str)
 }
 
-fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
+pub(super) fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, ApiError> {
     let object = object.as_object_mut().ok_or_else(|| ApiError::bad_request("the body is not an object"))?;
     let metadata = object.entry("metadata").or_insert_with(|| json!({}));
     metadata.as_object_mut().ok_or_else(|| ApiError::bad_request("metadata is not an object"))
 }
 
 /// Checks that the body matches the type and the namespace.
-fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<(), ApiError> {
-    let expected = [("apiVersion", info.resource.api_version()), ("kind", info.resource.kind.clone())];
-    for (field, expected) in expected {
+fn check_envelope_of(info: &TypeInfo, namespace: &str, object: &Value) -> Result<(), ApiError> {
+    let namespace = info.resource.namespaced.then_some(namespace);
+    check_envelope([&info.resource.api_version(), &info.resource.kind], namespace, object)
+}
+
+/// Checks that the body has this `apiVersion`, this kind and this namespace. Missing values are not checked.
+fn check_envelope(type_of: [&str; 2], namespace: Option<&str>, object: &Value) -> Result<(), ApiError> {
+    for (field, expected) in ["apiVersion", "kind"].into_iter().zip(type_of) {
         if let Some(found) = object.get(field).and_then(Value::as_str)
             && found != expected
         {
@@ -291,8 +302,10 @@ fn check_envelope(info: &TypeInfo, namespace: &str, object: &Value) -> Result<()
             return Err(ApiError::bad_request(message));
         }
     }
-    let found = object.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or(namespace);
-    if info.resource.namespaced && found != namespace {
+    let found = object.pointer("/metadata/namespace").and_then(Value::as_str);
+    if let (Some(found), Some(namespace)) = (found, namespace)
+        && found != namespace
+    {
         let message =
             format!("the namespace of the provided object ({found}) does not match the request ({namespace})");
         return Err(ApiError::bad_request(message));
@@ -336,7 +349,7 @@ fn confine(info: &TypeInfo, old: &Value, object: &mut Value, part: Part) {
 }
 
 /// Copies a member of an object to a map, or removes it from the map if the object lacks it.
-fn copy(name: &str, from: &Value, to: &mut Map<String, Value>) {
+pub(super) fn copy(name: &str, from: &Value, to: &mut Map<String, Value>) {
     match from.get(name) {
         Some(value) => to.insert(name.to_owned(), value.clone()),
         None => to.remove(name),

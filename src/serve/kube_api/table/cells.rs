@@ -112,7 +112,7 @@ pub(super) fn labels(map: &Value) -> String {
 }
 
 /// Formats a label selector in the order of its keys; empty if the selector has no requirements.
-pub(super) fn label_selector(selector: &Value) -> String {
+pub(crate) fn label_selector(selector: &Value) -> String {
     let mut requirements: Vec<(&str, String)> = Vec::new();
     if let Some(equal) = selector["matchLabels"].as_object() {
         requirements.extend(equal.iter().map(|(key, value)| (&**key, format!("{key}={}", text(value)))));
