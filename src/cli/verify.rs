@@ -97,10 +97,14 @@ pub(crate) async fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
         report::note(&format!("[resources.{}] waits for {}: not verified", unit.name, unit.resource().plural));
     }
     let verdicts = stream::iter(watched).map(async |unit| {
-        let verdict = unit.verify(&parties).await;
-        (unit, verdict)
+        let removed = format!("[resources.{}] no longer watches {}: not verified", unit.name, unit.resource());
+        let verified = unit.verify(&parties).await;
+        if verified.is_none() {
+            report::note(&removed);
+        }
+        verified
     });
-    let verdicts = verdicts.buffered(AT_ONCE).collect::<Vec<_>>().await;
+    let verdicts = verdicts.buffered(AT_ONCE).filter_map(std::future::ready).collect::<Vec<_>>().await;
     match args.output {
         TableOutput::Table => print_table(&verdicts)?,
         TableOutput::Json => report::print_json(&document(&url, &access.server_url(), &verdicts))?,

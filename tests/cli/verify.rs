@@ -214,6 +214,58 @@ fn only_watched_objects_are_compared() {
     assert_eq!(outcome.json()["units"][0]["objects"], 1199);
 }
 
+fn foos() -> Value {
+    json!({
+        "metadata": {"name": "foos.x.dev"},
+        "spec": {
+            "group": "x.dev", "scope": "Namespaced", "names": {"kind": "Foo", "plural": "foos"},
+            "versions": [{"name": "v1", "served": true, "storage": true}],
+        },
+    })
+}
+
+#[test]
+fn type_removed_meanwhile_is_left_out() {
+    let simulator = Simulator::start(SimulatorOptions::default()).expect("a loopback port is free");
+    let definitions = "customresourcedefinitions.apiextensions.k8s.io";
+    let create = || {
+        simulator.store().create(definitions, foos()).expect("a valid definition");
+        let foo = json!({"metadata": {"namespace": "default", "name": "a"}});
+        simulator.store().create("foos.x.dev", foo).expect("a valid object");
+    };
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let kubeconfig = dir.path().join("kubeconfig");
+    fs::write(&kubeconfig, simulator.kubeconfig()).expect("written");
+    let resources = "[resources.all]\nmatch = [\"namespaces\", \"*.x.dev\"]\n";
+    create();
+    let engine = Engine::run(dir.path(), &config(&text(dir.path(), "kubeconfig"), resources));
+    engine.wait_ready(PATIENCE);
+    let is_watched = || engine.get("/apis/x.dev/v1/foos").is_ok_and(|(code, _)| code == 200);
+    // verify watches each type for a second before it compares the lists
+    let is_verified = || {
+        let seen = simulator.requests();
+        seen.iter()
+            .any(|request| request.path.ends_with("/foos") && request.accept.contains("as=PartialObjectMetadata;"))
+    };
+    for is_recreated in [true, false] {
+        engine.wait_for("watched", PATIENCE, is_watched);
+        simulator.clear_requests();
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| {
+                engine.wait_for("verified", PATIENCE, is_verified);
+                simulator.store().delete(definitions, "", "foos.x.dev").expect("it exists");
+                if is_recreated {
+                    create();
+                }
+            });
+            verify(&format!("http://{}", engine.http), &kubeconfig, &[])
+        });
+        assert_eq!(outcome.code, 0, "{is_recreated}: {}{}", outcome.stdout, outcome.stderr);
+        let note = "[resources.all] no longer watches foos.x.dev: not verified";
+        assert!(outcome.stderr.contains(note) || is_recreated, "{}", outcome.stderr);
+    }
+}
+
 #[test]
 fn missing_prerequisites_are_reported_in_a_sentence() {
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -35,9 +35,6 @@ const POLL: Duration = Duration::from_millis(200);
 /// Maximum number of attempts to compare a unit. If the server has compacted the version, the next attempt uses a newer version.
 const ATTEMPTS: usize = 5;
 
-/// Error for a unit that the engine has replaced or removed during the verification.
-const GONE: &str = "the engine has replaced or removed this unit; verify again";
-
 /// Maximum number of retries of a request that the server refuses temporarily, or that does not reach the server.
 const RETRIES: u32 = 3;
 
@@ -122,6 +119,16 @@ struct Metadata {
 #[error("the API server has compacted the version of the list")]
 struct Expired;
 
+/// The engine has replaced or removed the unit during the verification.
+#[derive(Debug, thiserror::Error)]
+#[error("the engine has replaced or removed this unit; verify again")]
+struct Gone;
+
+/// Status 404 of the API server: the definition of the type was removed.
+#[derive(Debug, thiserror::Error)]
+#[error("the API server does not serve the type")]
+struct NotServed;
+
 impl Unit {
     /// Returns the type of the unit.
     pub(super) fn resource(&self) -> ResourceType {
@@ -135,18 +142,54 @@ impl Unit {
         }
     }
 
-    /// Compares the unit with the server.
-    pub(super) async fn verify(&self, parties: &Parties) -> Verdict {
+    /// Compares the unit with the server, or its successor if the engine replaces the unit meanwhile. Returns `None` if the engine
+    /// no longer watches the type.
+    pub(super) async fn verify(self, parties: &Parties) -> Option<(Self, Verdict)> {
         let deadline = Instant::now() + parties.patience;
-        self.wait_until_synced(parties, deadline).await?;
-        for _ in 0..ATTEMPTS {
-            self.wait_until_caught_up(parties, deadline).await?;
-            match self.compare(parties).await {
-                Err(error) if error.is::<Expired>() => sleep(POLL).await,
-                compared => return compared,
+        let mut unit = self;
+        loop {
+            let verdict = unit.verify_until(parties, deadline).await;
+            let is_gone = verdict.as_ref().is_err_and(|error| error.is::<Gone>());
+            if !is_gone || Instant::now() >= deadline {
+                return Some((unit, verdict));
+            }
+            match unit.successor(parties).await {
+                Ok(successor) => unit = successor?,
+                Err(error) => return Some((unit, Err(error))),
             }
         }
-        bail!("{ATTEMPTS} versions of the cache were compacted before the server could list them")
+    }
+
+    async fn verify_until(&self, parties: &Parties, deadline: Instant) -> Verdict {
+        self.wait_until_synced(parties, deadline).await?;
+        let mut attempts = 0;
+        loop {
+            self.wait_until_caught_up(parties, deadline).await?;
+            match self.compare(parties).await {
+                Err(error) if error.is::<Expired>() => {
+                    attempts += 1;
+                    if attempts == ATTEMPTS {
+                        bail!("{ATTEMPTS} versions of the cache were compacted before the server could list them");
+                    }
+                }
+                // the engine notices soon, and removes the unit
+                Err(error) if error.is::<NotServed>() && Instant::now() < deadline => {}
+                compared => return compared,
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Returns the unit that replaces this one. `None` if the engine no longer watches the type. Fails if it watches the type in
+    /// other namespaces than before.
+    async fn successor(&self, parties: &Parties) -> anyhow::Result<Option<Self>> {
+        let Resources { resources, .. } = parties.engine.get_json("/v1/resources").await?;
+        let is_same = |unit: &Self| unit.name == self.name && unit.resource() == self.resource() && unit.id.is_some();
+        let same: Vec<_> = resources.into_iter().filter(is_same).collect();
+        if same.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(same.into_iter().find(|unit| unit.namespace == self.namespace).ok_or(Gone)?))
     }
 
     /// Waits until the cache is complete. At the deadline, or if the engine lacks rights, fails with the reason.
@@ -190,7 +233,7 @@ impl Unit {
     /// Reads the row of the unit again; fails if it no longer exists.
     async fn again(&self, parties: &Parties) -> anyhow::Result<Self> {
         let now: Resources = parties.engine.get_json("/v1/resources").await?;
-        now.resources.into_iter().find(|unit| unit.id == self.id).context(GONE)
+        Ok(now.resources.into_iter().find(|unit| unit.id == self.id).ok_or(Gone)?)
     }
 
     /// Returns the version of the last change that the server reports after `version`; `None` if it reports none.
@@ -227,7 +270,7 @@ impl Unit {
         let cache_page = async |next: &str| {
             let path = self.path(&[("unit", &*unit), ("limit", PAGE), ("continue", next)]);
             match parties.engine.ask(&path, LIST).await? {
-                Answer { code: 404, .. } => bail!(GONE),
+                Answer { code: 404, .. } => Err(Gone.into()),
                 answer => page("the engine", &path, answer),
             }
         };
@@ -237,7 +280,10 @@ impl Unit {
             // A continue token contains the version, so a further page is requested without `resourceVersion`.
             let at = if next.is_empty() { &at[..] } else { &[("continue", next)] };
             let path = self.server_path(&[&[("limit", PAGE)], at].concat());
-            page("the API server", &path, ask_server(parties, &path, LIST).await?)
+            match ask_server(parties, &path, LIST).await? {
+                Answer { code: 404, .. } => Err(NotServed.into()),
+                answer => page("the API server", &path, answer),
+            }
         };
         let (_, served) = list(server_page, |object| object.is_shown(&namespaces, self.ignore_annotation)).await?;
         Ok((ResourceVersion::from(&*version), compare(cached, served)))
