@@ -15,8 +15,10 @@ mod ignored;
 mod keep;
 pub(crate) mod merge_key;
 pub mod packer;
+pub(crate) mod pod_status;
 pub mod scan;
 mod shared;
+pub(crate) mod summary;
 
 use std::{
     borrow::Cow,

@@ -171,7 +171,7 @@ fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) 
     let recent = table::Recent::default();
     let shown = recent.clone();
     let mut lines = Stdout::to(Box::new(recent), Look::of_stdout(), Encoder::new("demo", ""));
-    let engine = engine.on_change("screen", options, move |notification| lines.deliver(notification));
+    let engine = engine.on_change("screen", options, move |notification| lines.deliver(&table::newest(notification)));
     let registry = run::block_on(engine, OnHangup::Stop, |engine, _| {
         let mut footer = places(engine.addresses().first(), kubeconfig);
         footer.push("ctrl-c stops".to_owned());

@@ -12,6 +12,7 @@ use std::{
 
 use crate::{
     mutex::lock,
+    notification::Notification,
     registry::Registry,
     simulator::News,
     status::{UnitState, UnitView},
@@ -58,6 +59,12 @@ impl Write for Recent {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Returns the newest events of a notification. The screen has no room for more.
+pub(crate) fn newest(notification: &Notification) -> Notification {
+    let events = notification.events().len();
+    notification.slice(events.saturating_sub(EVENTS_MAX)..events)
 }
 
 /// Draws frames with the types, the newest events, the news of the cluster and the footer. Never returns.

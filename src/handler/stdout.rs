@@ -18,8 +18,8 @@ use crate::{cloud_event::Formatter, notification::Notification, printable::print
 pub enum Look {
     /// One line per event: a `CloudEvents` JSON object, or the handler's `format`.
     Lines,
-    /// One short line per event: `12:04:31 ~ prod/pod/web  v48211`. Of the output of a template, characters that could control the
-    /// terminal are escaped.
+    /// One short line per event: `12:04:31 ~ prod/pod/web  Pending → Running`. Of the output of a template, characters that could
+    /// control the terminal are escaped.
     Short {
         /// Set to use colours.
         colour: bool,
@@ -219,7 +219,7 @@ mod tests {
         let expected = [
             "12:04:31 + ns/pod/web  initial",
             "12:04:31 + ns/pod/web  v2",
-            "12:04:31 ~ ns/pod/web  v3",
+            "12:04:31 ~ ns/pod/web  metadata.resourceVersion 2 → 3",
             "12:04:31 - ns/pod/web  v4",
             "12:04:31 - ns/pod/web  no longer selected",
             "12:04:31 = pods  synced, 3 objects",

@@ -55,9 +55,14 @@ pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
 
 /// Returns all differences in the order of `old`. The added members of an object follow its other members.
 pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
-    let mut walk = Walk { path: String::new(), found: Vec::new() };
+    differences_within(usize::MAX, old, new).0
+}
+
+/// Returns the first [`differences`] whose paths have at most `bytes` bytes in all, and the number of further differences.
+pub(crate) fn differences_within<'a>(bytes: usize, old: &'a Value, new: &'a Value) -> (Vec<Difference<'a>>, usize) {
+    let mut walk = Walk { path: String::new(), found: Vec::new(), room: bytes, more: 0 };
     walk.values(Some(old), Some(new));
-    walk.found
+    (walk.found, walk.more)
 }
 
 /// Returns the paths of all [`differences`] between two documents; empty if one of them is malformed.
@@ -70,9 +75,22 @@ pub(crate) fn paths_between(old: &[u8], new: &[u8]) -> Vec<String> {
 struct Walk<'a> {
     path: String,
     found: Vec<Difference<'a>>,
+    /// Remaining bytes for paths. A long name of a member is part of the path of each difference below it.
+    room: usize,
+    /// Number of differences without room.
+    more: usize,
 }
 
 impl<'a> Walk<'a> {
+    fn push(&mut self, old: Option<Cow<'a, Value>>, new: Option<Cow<'a, Value>>) {
+        if let Some(room) = self.room.checked_sub(self.path.len()).filter(|_| self.more == 0) {
+            self.room = room;
+            self.found.push(Difference { path: self.path.clone(), old, new });
+        } else {
+            self.more += 1;
+        }
+    }
+
     fn values(&mut self, old: Option<&'a Value>, new: Option<&'a Value>) {
         match (old, new) {
             (Some(Value::Object(old)), Some(Value::Object(new))) => {
@@ -91,7 +109,7 @@ impl<'a> Walk<'a> {
                 }
                 if pairs.is_reordered() {
                     let [old, new] = pairs.orders(old).map(|order| Some(Cow::Owned(order)));
-                    self.found.push(Difference { path: self.path.clone(), old, new });
+                    self.push(old, new);
                 }
             }
             (Some(Value::Array(old)), Some(Value::Array(new))) => {
@@ -101,8 +119,7 @@ impl<'a> Walk<'a> {
                 }
             }
             (old, new) if old != new => {
-                let (old, new) = (old.map(Cow::Borrowed), new.map(Cow::Borrowed));
-                self.found.push(Difference { path: self.path.clone(), old, new });
+                self.push(old.map(Cow::Borrowed), new.map(Cow::Borrowed));
             }
             _ => {}
         }
@@ -257,6 +274,16 @@ mod tests {
         // the patches keep their meaning: positions
         assert!(json_patch(&old, &new).0.len() > 3);
         assert_eq!(merge_patch(&old, &new), Some(new));
+    }
+
+    #[test]
+    fn long_member_names_take_bounded_memory() {
+        let long = "x".repeat(1_000);
+        let state = |value: u32| json!({ &long: (0..100).map(|at| value + at).collect::<Vec<_>>(), "y": value });
+        let (old, new) = (state(1), state(2));
+        let (found, more) = differences_within(5_000, &old, &new);
+        assert_eq!((found.len(), more), (4, 97));
+        assert_eq!(found, differences(&old, &new)[..4]);
     }
 
     #[test]

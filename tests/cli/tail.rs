@@ -91,7 +91,7 @@ fn named_types_print_one_line_per_event() {
     world.delete("a");
     let versions: Vec<_> = world.happened["a"].iter().filter_map(|id| id.rsplit_once('.')).map(|(_, it)| it).collect();
     assert_eq!(tail.said(), format!("+ default/configmap/a  v{}", versions[0]));
-    assert_eq!(tail.said(), format!("~ default/configmap/a  v{}", versions[1]));
+    assert_eq!(tail.said(), "~ default/configmap/a  data.x 1 → 2");
     assert!(tail.said().starts_with("- default/configmap/a  v"));
 }
 

@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 
 use crate::{
-    object::difference::{Difference, differences},
+    object::{
+        difference::{Difference, differences},
+        summary::one_line,
+    },
     printable::printable,
 };
 use anstyle::{AnsiColor, Style};
@@ -34,26 +37,12 @@ fn line(difference: &Difference<'_>, colour: bool) -> String {
         format!("{style}{text}{style:#}")
     };
     let value = |value: &Option<Cow<'_, Value>>, colour_of: AnsiColor, missing: &str| match value {
-        Some(value) => coloured(colour_of, shown(value)),
+        Some(value) => coloured(colour_of, one_line(value, VALUE_MAX)),
         None => missing.to_owned(),
     };
     let old = value(&difference.old, AnsiColor::Red, "(none)");
     let new = value(&difference.new, AnsiColor::Green, "(gone)");
     format!("{}  {old} → {new}", printable(&difference.path))
-}
-
-/// Returns a value as one line: a text without quotes, any other value as JSON. Cuts a long line in the middle.
-fn shown(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let text = printable(&text);
-    let letters: Vec<char> = text.chars().collect();
-    if letters.len() <= VALUE_MAX {
-        return text;
-    }
-    let half = (VALUE_MAX - 1) / 2;
-    let begin: String = letters[..half].iter().collect();
-    let end: String = letters[letters.len() - half..].iter().collect();
-    format!("{begin}…{end}")
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::{
     object::{
         ChangedBy, Object,
         scan::{ScanPlan, scan_object},
+        summary::summary,
     },
     printable::{printable, printable_json},
     subscribe::query::kind,
@@ -22,7 +23,7 @@ use super::diff;
 /// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum TailOutput {
-    /// One line for each event: `12:04:31 ~ shop/pod/web  v48211`.
+    /// One line for each event: `12:04:31 ~ shop/pod/web  Pending → Running`.
     #[default]
     Pretty,
     /// One `CloudEvent` per line.
@@ -58,15 +59,12 @@ impl Printer {
         }
         let Ok(event) = serde_json::from_str::<Value>(data) else { return };
         match kind(word) {
-            Some(kind @ ChangeKind::Updated) if self.output == TailOutput::Diff && event["data"]["old"].is_object() => {
-                let (old, new) = (&event["data"]["old"], &event["data"]["object"]);
-                let by = by(&event["data"]);
-                for line in diff::lines(old, new, self.colour) {
-                    let note = format!("{line}{by}");
-                    Line { note, ..line_of(&event, kind) }.write_noted(out, self.colour, &self.zone);
+            Some(kind) => {
+                let changes = if kind == ChangeKind::Updated { self.changes(&event["data"]) } else { Vec::new() };
+                for line in lines(&event, kind, changes) {
+                    line.write(out, self.colour, &self.zone);
                 }
             }
-            Some(kind) => line_of(&event, kind).write(out, self.colour, &self.zone),
             // events are missing
             None => {
                 let style = Style::new().fg_color(self.colour.then(|| AnsiColor::Magenta.into()));
@@ -75,10 +73,20 @@ impl Printer {
             }
         }
     }
+
+    /// Returns what an update has changed, one line each; empty if the previous object is not known.
+    fn changes(&self, data: &Value) -> Vec<String> {
+        let (old, new) = (&data["old"], &data["object"]);
+        match self.output {
+            _ if !old.is_object() => Vec::new(),
+            TailOutput::Diff => diff::lines(old, new, self.colour),
+            _ => summary(old, new).into_iter().collect(),
+        }
+    }
 }
 
-/// Returns the line that the handler `stdout` prints for a `CloudEvent`.
-fn line_of(event: &Value, kind: ChangeKind) -> Line {
+/// Returns a line for each change of an update. Without changes, returns the line that the handler `stdout` prints for a `CloudEvent`.
+fn lines(event: &Value, kind: ChangeKind, changes: Vec<String>) -> Vec<Line> {
     let text = |key: &str| event[key].as_str().unwrap_or_default();
     let micros = text("time").parse::<Timestamp>().map(Timestamp::as_microsecond).unwrap_or_default();
     let what = if kind == ChangeKind::Synced {
@@ -89,20 +97,28 @@ fn line_of(event: &Value, kind: ChangeKind) -> Line {
     } else {
         line::whom(text("kind"), text("namespace"), text("name"))
     };
+    let data = &event["data"];
     let note = match (kind, text("cause")) {
-        (ChangeKind::Synced, _) => line::synced(event["data"]["objects"].as_u64().unwrap_or_default()),
+        _ if !changes.is_empty() => by(data),
+        (ChangeKind::Synced, _) => line::synced(data["objects"].as_u64().unwrap_or_default()),
         (ChangeKind::Removed, _) => line::REMOVED.to_owned(),
-        (ChangeKind::Deleted, _) if event["data"]["finalstateunknown"] == true => line::TOMBSTONE.to_owned(),
+        (ChangeKind::Deleted, _) if data["finalstateunknown"] == true => line::TOMBSTONE.to_owned(),
         (ChangeKind::Added, cause @ ("initial" | "replay")) => cause.to_owned(),
-        (ChangeKind::Added | ChangeKind::Updated, _) => format!("v{}{}", text("resourceversion"), by(&event["data"])),
+        (ChangeKind::Added | ChangeKind::Updated, _) => {
+            [format!("v{}", text("resourceversion")), by(data)].join("  ").trim_end().to_owned()
+        }
         _ => format!("v{}", text("resourceversion")),
     };
-    Line { micros, kind, what, note }
+    let line = Line { micros, kind, what, change: String::new(), note };
+    if changes.is_empty() {
+        return vec![line];
+    }
+    changes.into_iter().map(|change| Line { change, ..line.clone() }).collect()
 }
 
-/// Returns the author of a change, such as `  by kubectl-edit`; an empty text if it is not known.
+/// Returns the author of a change, such as `by kubectl-edit`; an empty text if it is not known.
 fn by(data: &Value) -> String {
-    let by = |manager: &str| if manager.is_empty() { String::new() } else { format!("  by {}", printable(manager)) };
+    let by = |manager: &str| if manager.is_empty() { String::new() } else { format!("by {}", printable(manager)) };
     if let Some(manager) = data["changed_by"]["manager"].as_str() {
         return by(manager);
     }
@@ -171,6 +187,11 @@ mod tests {
         let expected = "06:40:03 ~ shop/deployment/web  a  1 → \\u{202e}x\\u{2028}\n";
         assert_eq!(printed(TailOutput::Diff, "updated", &reordered), expected);
         let changed = event(r#","data":{"old":{"a":1,"b":2},"object":{"a":2,"b":3}}"#);
+        let expected = "06:40:03 ~ shop/deployment/web  a 1 → 2, b 2 → 3\n";
+        assert_eq!(printed(TailOutput::Pretty, "updated", &changed), expected);
+        let scaled = r#","data":{"old":{"spec":{"replicas":3}},"object":{"spec":{"replicas":5}},"changed_by":{"manager":"helm"}}"#;
+        let expected = "06:40:03 ~ shop/deployment/web  replicas 3 → 5  by helm\n";
+        assert_eq!(printed(TailOutput::Pretty, "updated", &event(scaled)), expected);
         let expected = "06:40:03 ~ shop/deployment/web  a  1 → 2\n06:40:03 ~ shop/deployment/web  b  2 → 3\n";
         assert_eq!(printed(TailOutput::Diff, "updated", &changed), expected);
         assert_eq!(printed(TailOutput::Diff, "added", &event("")), "06:40:03 + shop/deployment/web  v7\n");
@@ -185,7 +206,7 @@ mod tests {
             };
             let entries = [entry("a", time), entry("b", "2026-11-21T06:40:09Z")].join(",");
             format!(
-                r#"{{"apiVersion":"v1","kind":"A","metadata":{{"name":"a","resourceVersion":"{version}","managedFields":[{entries}]}}}}"#
+                r#"{{"apiVersion":"v1","kind":"A","metadata":{{"name":"a","resourceVersion":"{version}","managedFields":[{entries}]}},"x":{version}}}"#
             )
         };
         let (old, new) = (state("1", "2026-11-21T06:40:03Z"), state("2", "2026-11-21T06:40:04Z"));
@@ -194,7 +215,7 @@ mod tests {
         for (word, more, expected) in [
             ("added", noted, "06:40:03 + shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
             ("updated", noted, "06:40:03 ~ shop/deployment/web  v7  by kubectl-\\u{1b}[edit\n"),
-            ("updated", kept, "06:40:03 ~ shop/deployment/web  v7  by a\n"),
+            ("updated", kept, "06:40:03 ~ shop/deployment/web  x 1 → 2  by a\n"),
             ("updated", alone, "06:40:03 ~ shop/deployment/web  v7\n"),
             ("updated", r#","data":{"object":{"metadata":{}}}"#, "06:40:03 ~ shop/deployment/web  v7\n"),
             // the author of a deletion is unknown

@@ -1,4 +1,4 @@
-//! Event as one short line for a terminal: `12:04:31 ~ prod/pod/web  v48211`.
+//! Event as one short line for a terminal: `12:04:31 ~ prod/pod/web  Pending → Running`.
 
 use std::io::Write as _;
 
@@ -9,6 +9,7 @@ use crate::{
     change::{Cause, Change},
     journal::ChangeKind,
     notification::Event,
+    object::summary::summary,
     printable::printable,
 };
 
@@ -21,7 +22,9 @@ pub struct Line {
     pub kind: ChangeKind,
     /// Object, as `namespace/kind/name`; for `synced`, the type.
     pub what: String,
-    /// Details of the change.
+    /// What an update has changed. May have colours; must be printable otherwise.
+    pub change: String,
+    /// Further details of the event.
     pub note: String,
 }
 
@@ -33,7 +36,9 @@ impl Line {
             None => resource.qualified_name(),
             Some(object) => whom(&resource.kind, object.namespace(), object.name()),
         };
+        let change = summary_of(event).unwrap_or_default();
         let note = match &record.change {
+            _ if !change.is_empty() => String::new(),
             Change::Synced { objects, .. } => synced(*objects),
             Change::Removed { .. } => REMOVED.to_owned(),
             Change::Deleted { tombstone: true, .. } => TOMBSTONE.to_owned(),
@@ -41,18 +46,11 @@ impl Line {
             Change::Unchanged { .. } => "unchanged".to_owned(),
             _ => record.object().map_or_else(String::new, |object| format!("v{}", object.resource_version())),
         };
-        Self { micros: record.time_micros, kind: ChangeKind::of(&record.change), what, note }
+        Self { micros: record.time_micros, kind: ChangeKind::of(&record.change), what, change, note }
     }
 
     /// Appends the line and a line break; the time is in `zone`.
     pub fn write(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
-        let dim = dim(colour);
-        let note = format!("{dim}{}{dim:#}", printable(&self.note));
-        Self { note, ..self.clone() }.write_noted(out, colour, zone);
-    }
-
-    /// Appends the line like [`Line::write`]. The note can contain colours of its own, but must be printable otherwise.
-    pub fn write_noted(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
         let (sign, sign_colour) = match self.kind {
             ChangeKind::Added => ('+', AnsiColor::Green),
             ChangeKind::Updated | ChangeKind::Unchanged | ChangeKind::Refreshed => ('~', AnsiColor::Yellow),
@@ -61,10 +59,20 @@ impl Line {
         };
         let (style, dim) = (Style::new().fg_color(colour.then(|| sign_colour.into())), dim(colour));
         let time = Timestamp::from_microsecond(self.micros).unwrap_or_default().to_zoned(zone.clone());
-        let (time, what, note) = (time.strftime("%H:%M:%S"), printable(&self.what), &self.note);
+        let (time, what) = (time.strftime("%H:%M:%S"), printable(&self.what));
+        let note =
+            Some(&self.note).filter(|note| !note.is_empty()).map(|note| format!("{dim}{}{dim:#}", printable(note)));
+        let details = [Some(self.change.clone()).filter(|change| !change.is_empty()), note];
+        let details = details.into_iter().flatten().collect::<Vec<_>>().join("  ");
         // Writing into memory does not fail.
-        drop(writeln!(out, "{dim}{time}{dim:#} {style}{sign} {what}{style:#}  {note}"));
+        drop(writeln!(out, "{dim}{time}{dim:#} {style}{sign} {what}{style:#}  {details}"));
     }
+}
+
+/// Returns the [`summary`] of an update; `None` for other events, and if the previous object is not known.
+fn summary_of(event: &Event) -> Option<String> {
+    let (old, new) = (event.record.old()?, event.record.object()?);
+    summary(&old.value().ok()?, &new.value().ok()?)
 }
 
 fn dim(colour: bool) -> Style {

@@ -3,6 +3,9 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::object::pod_status;
+pub(super) use crate::object::pod_status::{items, text};
+
 /// Object that becomes a row.
 pub(super) struct Row<'a> {
     pub(super) object: &'a Value,
@@ -60,19 +63,8 @@ impl<'a> Row<'a> {
 
     /// Returns true if the condition of this type is true.
     pub(super) fn is_condition_true(&self, kind: &str) -> bool {
-        let condition = self.items("/status/conditions").iter().find(|condition| condition["type"] == kind);
-        condition.is_some_and(|condition| condition["status"] == "True")
+        pod_status::is_condition_true(self.object, kind)
     }
-}
-
-/// Returns a text; empty if the value is not text.
-pub(super) fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-/// Returns the items of an array; empty if the value is not an array.
-pub(super) fn items(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Returns the time between `time` and `now`; `<unknown>` if `time` is missing or invalid.
