@@ -16,7 +16,7 @@ use std::{
 
 use crate::discovery::{self, Catalog, Pattern};
 use actix::System;
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 use tokio::{runtime, time::sleep};
 
 use self::{
@@ -33,13 +33,13 @@ const EXAMPLES: &str = "\
 Examples:
 
   deltabus tail                                 all changes, in all namespaces
-  deltabus tail pods deploy -n shop             changes of two types, in one namespace
+  deltabus tail pods,deploy -n shop             changes of two types, in one namespace
   deltabus tail pods -l app=web --initial       existing objects, then changes
   deltabus tail pods --type deleted             deletions only
   deltabus tail pods --when 'object.status.phase == \"Failed\"'
                                                 changes for which a CEL expression is true
-  deltabus tail --since 10m                     also past changes, if they are still kept
-  deltabus tail deploy -o diff                  what each update changed
+  deltabus tail --since 1d                      also past changes: the engine needs [state] dir
+  deltabus tail deploy -o diff                  everything that each update changed
   deltabus tail deploy --explain -c config.toml which handlers get each event, and why others do not
   deltabus tail pods -o json | jq .data.object  as CloudEvents, one per line
   deltabus tail pods --kubeconfig ~/.kube/config
@@ -61,8 +61,8 @@ const GRACE: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TailArgs {
-    /// Types, or entries of [resources]; all if none is given.
-    #[arg(value_name = "TYPE")]
+    /// Types, or entries of [resources], separated by commas or blanks; all if none is given.
+    #[arg(value_name = "TYPE", value_delimiter = ',', value_parser = NonEmptyStringValueParser::new())]
     types: Vec<String>,
     /// Namespaces; all if none is given. Cluster-scoped objects are in no namespace.
     #[arg(short, long, value_name = "NAMESPACE")]
@@ -80,8 +80,8 @@ pub(crate) struct TailArgs {
     /// Shows only these events: added, updated, deleted, removed, synced.
     #[arg(long = "type", value_name = "EVENT", value_delimiter = ',')]
     events: Vec<String>,
-    /// Start of the stream: a duration such as 10m, a time, or a position. A position is SEQUENCE, or JOURNAL.SEQUENCE as in
-    /// the SSE field `id:` of /v1/events.
+    /// Start of the stream: a duration such as 10m or 1d, a time, or a position. A position is SEQUENCE, or JOURNAL.SEQUENCE as
+    /// in the SSE field `id:` of /v1/events. Past changes are kept in `[state] dir` of the engine; without it, only the newest.
     #[arg(long, value_name = "POSITION|DURATION|TIME", conflicts_with = "initial")]
     since: Option<String>,
     /// Shows existing objects first.
@@ -141,9 +141,12 @@ pub(crate) fn tail(args: &TailArgs) -> anyhow::Result<()> {
 
 /// Starts a thread that ends the process `GRACE` after a signal. Without this thread, a command that waits for space in a full pipe
 /// might never end.
-fn end_in_any_case() -> io::Result<()> {
+pub(super) fn end_in_any_case() -> io::Result<()> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut told = runtime.block_on(async { StopSignals::new() })?;
+    let mut told = {
+        let _entered = runtime.enter(); // `block_on` is not allowed within another runtime
+        StopSignals::new()?
+    };
     let wait = move || {
         runtime.block_on(async {
             told.recv().await;

@@ -98,12 +98,12 @@ impl Frame {
         Self::write(&position(journal, event.record.sequence), word, |out| encoder.encode(out, event))
     }
 
-    /// Encodes a gap; the stream continues after it at position `gap.to`.
-    pub fn of_gap(gap: &StreamGap, cluster: &str, journal: &str, now: Timestamp) -> Self {
+    /// Encodes a gap; the stream continues after it at position `gap.to`. `has_store` means that the engine has a state directory.
+    pub fn of_gap(gap: &StreamGap, has_store: bool, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let place = format!("{:020}", gap.to.0);
         let mut event = notice("gap", &place, cluster, journal, now);
         event["sequence"] = place.into();
-        event["data"] = gap.data();
+        event["data"] = gap.data(has_store);
         Self::write(&position(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
     }
 
@@ -173,7 +173,7 @@ mod tests {
             to: Sequence(12),
             events: None,
         };
-        let frame = Frame::of_gap(&gap, "prod", "9f2c", Timestamp::UNIX_EPOCH);
+        let frame = Frame::of_gap(&gap, true, "prod", "9f2c", Timestamp::UNIX_EPOCH);
         let sse = frame.bytes(StreamFormat::Sse, true);
         assert!(sse.starts_with(b"id: 9f2c.00000000000000000012\nevent: gap\ndata: {"));
         let line: serde_json::Value = serde_json::from_slice(&frame.bytes(StreamFormat::Ndjson, true)).unwrap();

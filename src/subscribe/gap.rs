@@ -5,6 +5,9 @@ use strum::{AsRefStr, EnumMessage};
 
 use crate::journal::Sequence;
 
+/// Advice for an engine without a state directory.
+const SET_STATE: &str = "this engine keeps only the newest events, in memory; set `[state] dir` to keep more";
+
 /// Reason of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, EnumMessage)]
 #[strum(serialize_all = "lowercase")]
@@ -39,12 +42,19 @@ pub struct StreamGap {
 }
 
 impl StreamGap {
-    /// Returns the `data` of the gap's event.
-    pub fn data(&self) -> Value {
+    /// Returns the `data` of the gap's event. `has_store` means that the engine has a state directory.
+    pub fn data(&self, has_store: bool) -> Value {
         let position = |place: Sequence| format!("{:020}", place.0);
+        let reason = self.reason.get_message().unwrap_or_default();
+        let message = match self.reason {
+            GapReason::Journal | GapReason::Expired | GapReason::Behind if !has_store => {
+                format!("{reason}: {SET_STATE}")
+            }
+            _ => reason.to_owned(),
+        };
         let mut data = json!({
             "reason": self.reason.as_ref(),
-            "message": self.reason.get_message(),
+            "message": message,
             "to": position(self.to),
             "asked": self.asked,
             "from": self.from.map(position),
@@ -54,5 +64,23 @@ impl StreamGap {
             members.retain(|_, value| !value.is_null());
         }
         data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gap_without_state_directory_says_what_to_set() {
+        let message = |reason, has_store| {
+            let gap = StreamGap { reason, asked: None, from: None, to: Sequence(7), events: None };
+            gap.data(has_store)["message"].as_str().unwrap().to_owned()
+        };
+        for reason in [GapReason::Journal, GapReason::Expired, GapReason::Behind] {
+            assert!(message(reason, false).ends_with("set `[state] dir` to keep more"));
+            assert!(!message(reason, true).contains("[state]"));
+        }
+        assert!(!message(GapReason::Unknown, false).contains("[state]"), "no such event was ever kept");
     }
 }

@@ -2,13 +2,14 @@
 
 use std::fmt::Display;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::{cursor::Since, filter::SubscriberFilter};
 use crate::{
     journal::{ChangeKind, Sequence},
     lister::{LabelSelector, selector::beginning},
     rules::{RuleLimits, Rules, RulesOptions},
+    text::parse_duration,
 };
 
 /// The known parameters.
@@ -121,12 +122,9 @@ fn since(parameter: &str, value: &str, now: Timestamp) -> Result<Since, QueryErr
     {
         return Ok(Since::Place { journal, sequence: Sequence(sequence), text });
     }
-    let ago = || {
-        let duration: SignedDuration = value.parse().ok()?;
-        if duration.is_negative() { None } else { now.checked_sub(duration).ok() }
-    };
+    let ago = || now.checked_sub(parse_duration(value)?).ok();
     let time = value.parse::<Timestamp>().ok().or_else(ago).ok_or_else(|| {
-        let expected = "expected JOURNAL.SEQUENCE as `id:` has it, a sequence, a duration such as 5m, or a time such as \
+        let expected = "expected JOURNAL.SEQUENCE as `id:` has it, a sequence, a duration such as 5m or 1d, or a time such as \
                         2026-11-21T06:40:03Z";
         invalid(parameter, value, expected)
     })?;
@@ -179,6 +177,8 @@ mod tests {
             ("initial=yes", "initial: Invalid value: \"yes\": expected true or false"),
             ("since=yesterday", "since: Invalid value: \"yesterday\": expected JOURNAL.SEQUENCE"),
             ("since=-5m", "since: Invalid value: \"-5m\""),
+            ("since=1mo", "since: Invalid value: \"1mo\": expected JOURNAL.SEQUENCE"),
+            ("since=99999999d", "since: Invalid value: \"99999999d\""),
             ("since=a.b", "since: Invalid value: \"a.b\""),
             ("since=99999999999999999999999", "since: Invalid value"),
             ("labelSelector=a%20in", "labelSelector: Invalid value: \"a in\""),
@@ -231,6 +231,8 @@ mod tests {
         };
         assert_eq!(since_of("5m"), time("5m", "2026-11-21T06:35:00Z"));
         assert_eq!(since_of("1.5h"), time("1.5h", "2026-11-21T05:10:00Z"));
+        assert_eq!(since_of("1d"), time("1d", "2026-11-20T06:40:00Z"));
+        assert_eq!(since_of("1w 12h"), time("1w 12h", "2026-11-13T18:40:00Z"));
         assert_eq!(since_of("2026-11-21T06:00:00Z"), time("2026-11-21T06:00:00Z", "2026-11-21T06:00:00Z"));
     }
 

@@ -204,7 +204,7 @@ impl Subscriber {
     fn tell(&mut self, gap: &StreamGap, is_place: bool) {
         let Hub { journal, cluster, gaps, .. } = &*self.seat.0;
         gaps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let frame = Frame::of_gap(gap, cluster, journal.id(), Timestamp::now());
+        let frame = Frame::of_gap(gap, journal.is_stored(), cluster, journal.id(), Timestamp::now());
         self.due.push_back(frame.bytes(self.format, is_place));
     }
 

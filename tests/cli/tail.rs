@@ -84,7 +84,7 @@ fn wait_for_subscribers(engine: &Engine, count: u64) {
 fn named_types_print_one_line_per_event() {
     let mut world = Simulated::start();
     let engine = world.run(NOWHERE);
-    let mut tail = Tail::start(&["cm", "-n", "default"], Some(&engine));
+    let mut tail = Tail::start(&["cm,maps", "-n", "default"], Some(&engine));
     wait_for_subscribers(&engine, 1);
     world.put("a", "1");
     world.put("a", "2");
@@ -93,6 +93,16 @@ fn named_types_print_one_line_per_event() {
     assert_eq!(tail.said(), format!("+ default/configmap/a  v{}", versions[0]));
     assert_eq!(tail.said(), "~ default/configmap/a  data.x 1 → 2");
     assert!(tail.said().starts_with("- default/configmap/a  v"));
+}
+
+#[test]
+fn past_without_state_directory_says_what_to_set() {
+    let world = Simulated::start();
+    let engine = world.run(NOWHERE);
+    let mut tail = Tail::start(&["--since", "1d"], Some(&engine));
+    let line = tail.line();
+    assert!(line.starts_with("! some of the requested events are no longer kept: "), "{line}");
+    assert!(line.ends_with("set `[state] dir` to keep more"), "{line}");
 }
 
 #[test]
@@ -142,6 +152,18 @@ fn embedded_engine_watches_named_types() {
 }
 
 #[test]
+fn embedded_engine_says_that_it_has_no_past() {
+    let world = Simulated::start();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deltabus"));
+    command.args(["tail", "cm", "--since", "10m", "-c", &inside(&world)]).env("NO_COLOR", "1").stdout(Stdio::null());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.starts_with("note: --since has no effect: ") && line.contains("`[state] dir`")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn tail_without_engine_and_cluster_suggests_a_fix() {
     let (code, said) = run(&["--engine", "http://127.0.0.1:9"]);
     assert_eq!(code, Some(1));
@@ -172,8 +194,9 @@ fn misspelt_field_in_when_is_reported() {
 }
 
 /// Invalid arguments, with a word of the error message.
-const BAD_USAGE: [(&[&str], &str); 6] = [
+const BAD_USAGE: [(&[&str], &str); 7] = [
     (&["bananas"], "bananas"),
+    (&["cm,"], "a value is required"),
     (&["--type", "exploded"], "expected one of added, updated"),
     (&["--when", "objct.x"], "unknown variable `objct`"),
     (&["--since", "soon"], "expected JOURNAL.SEQUENCE"),

@@ -6,14 +6,14 @@ use crate::{
     config::Config,
     discovery::Pattern,
     engine::{Engine, RunningEngine},
-    subscribe::{frame::StreamFormat, hub::SubscribeError, query::SubscriberQuery},
+    subscribe::{cursor::Since, frame::StreamFormat, hub::SubscribeError, query::SubscriberQuery},
 };
 use anyhow::bail;
 use jiff::Timestamp;
 use tokio::time::sleep;
 
 use super::{Sink, sse::Reader};
-use crate::cli::{BadUsage, KubeArgs, run::StopSignals, terminal};
+use crate::cli::{BadUsage, KubeArgs, report, run::StopSignals, terminal};
 
 /// Interval between two checks whether the types of the API server are known.
 const LOOK: Duration = Duration::from_millis(20);
@@ -56,6 +56,12 @@ pub(super) async fn follow(
 
 async fn listen(engine: &RunningEngine, types: &[String], query: &str, sink: &mut Sink) -> anyhow::Result<()> {
     let mut query = SubscriberQuery::parse(query, None, Timestamp::now()).map_err(|error| BadUsage(error.into()))?;
+    if std::mem::take(&mut query.since) != Since::Now {
+        report::note(
+            "--since has no effect: no engine answers, and the engine inside this command has no past changes; a running engine \
+             with `[state] dir` keeps them",
+        );
+    }
     if query.filter.initial {
         // Existing objects are shown when all of them are known, not as they arrive.
         engine.wait_for_sync().await;
