@@ -1,21 +1,20 @@
 //! `deltabus handlers`: shows the handlers of a running engine, and pauses, resumes and replays them.
 
-use std::io::{self, Write as _};
+use std::iter;
 
-use clap::{Args, Subcommand};
+use anstyle::Style;
+use clap::{Args, Subcommand, ValueEnum};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use strum::IntoStaticStr;
 
-use super::{
-    engine_client::EngineArgs,
-    report::{self, TableOutput},
-};
+use super::{engine_client::EngineArgs, report};
 
 const EXAMPLES: &str = "\
 Examples:
 
-  deltabus handlers                     state, position, lag and errors of each handler
+  deltabus handlers                     state, lag and errors of each handler
+  deltabus handlers -o wide             also position, retries and deliveries in flight
   deltabus handlers pause hook          stop deliveries; new events are queued
   deltabus handlers resume hook
   deltabus handlers replay hook         deliver the events that it gave up
@@ -27,11 +26,23 @@ Examples:
 pub(crate) struct HandlersArgs {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Output format. JSON is the engine's response.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t)]
-    output: TableOutput,
+    output: HandlersOutput,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// Format of the list of handlers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum HandlersOutput {
+    /// Aligned columns.
+    #[default]
+    Table,
+    /// More columns.
+    Wide,
+    /// The engine's response.
+    Json,
 }
 
 /// Action on a handler.
@@ -59,9 +70,10 @@ struct ActionArgs {
 pub(crate) async fn handlers(args: &HandlersArgs) -> anyhow::Result<()> {
     let Some(action) = &args.action else {
         let answer: Value = args.engine.connect()?.get_json("/v1/handlers").await?;
-        match args.output {
-            TableOutput::Json => report::print_json(&answer)?,
-            TableOutput::Table => io::stdout().write_all(table(&answer).as_bytes())?,
+        if args.output == HandlersOutput::Json {
+            report::print_json(&answer)?;
+        } else {
+            report::print_table(&rows(&answer, args.output), iter::repeat(Style::new()))?;
         }
         return Ok(());
     };
@@ -85,38 +97,64 @@ fn said(verb: &str, answer: &Value) -> String {
     }
 }
 
-/// Returns a header line and one line for each handler.
-fn table(answer: &Value) -> String {
-    let mut rows = vec![COLUMNS.map(|(title, _)| title.to_owned())];
-    rows.extend(answer["handlers"].as_array().into_iter().flatten().map(|row| COLUMNS.map(|(_, cell)| cell(row))));
-    report::table(&rows)
+/// Returns the header and a row for each handler.
+fn rows(answer: &Value, output: HandlersOutput) -> Vec<Vec<String>> {
+    let columns = || COLUMNS.iter().filter(move |(_, shown, _)| *shown == HandlersOutput::Table || *shown == output);
+    let mut rows = vec![columns().map(|(title, ..)| (*title).to_owned()).collect()];
+    let handlers = answer["handlers"].as_array().into_iter().flatten();
+    rows.extend(handlers.map(|row| columns().map(|(.., cell)| cell(row)).collect::<Vec<_>>()));
+    rows
 }
 
-/// Column of the table: its title and the function that returns a cell.
-type Column = (&'static str, fn(&Value) -> String);
+/// Column of the table: its title, the format that shows it, and the function that returns a cell. The usual columns of
+/// [`HandlersOutput::Table`] fit on a terminal with 80 columns.
+type Column = (&'static str, HandlersOutput, fn(&Value) -> String);
 
 const COLUMNS: [Column; 11] = [
-    ("NAME", |row| text(&row["name"])),
-    ("TYPE", |row| text(&row["type"])),
-    ("STATE", state),
-    ("QUEUED", |row| text(&row["queued"])),
-    ("IN-FLIGHT", |row| text(&row["inFlight"])),
-    ("DELIVERED", |row| text(&row["delivered"])),
-    ("RETRIED", |row| text(&row["retried"])),
-    ("DROPPED", |row| text(&row["dropped"])),
-    ("POSITION", |row| text(&row["position"])),
-    ("LAG", |row| seconds(&row["oldestUndeliveredAgeSeconds"])),
-    ("LAST ERROR", last_error),
+    ("NAME", HandlersOutput::Table, |row| text(&row["name"])),
+    ("TYPE", HandlersOutput::Table, |row| text(&row["type"])),
+    ("STATE", HandlersOutput::Table, |row| text(&row["state"])),
+    ("QUEUED", HandlersOutput::Table, |row| text(&row["queued"])),
+    ("IN-FLIGHT", HandlersOutput::Wide, |row| text(&row["inFlight"])),
+    ("DELIVERED", HandlersOutput::Table, |row| text(&row["delivered"])),
+    ("RETRIED", HandlersOutput::Wide, |row| text(&row["retried"])),
+    ("DROPPED", HandlersOutput::Table, |row| text(&row["dropped"])),
+    ("POSITION", HandlersOutput::Wide, |row| text(&row["position"])),
+    ("LAG", HandlersOutput::Table, |row| seconds(&row["oldestUndeliveredAgeSeconds"])),
+    ("REMARKS", HandlersOutput::Table, |row| remarks(row, None)),
 ];
+
+/// Returns all that is remarkable about a handler: why it is late, else its last error; events that its `when` could not decide;
+/// and a rate limit in effect. `-` if there is nothing.
+pub(super) fn remarks(row: &Value, why: Option<&str>) -> String {
+    let why = why.map(str::to_owned).or_else(|| row["lastError"].is_string().then(|| last_error(row)));
+    let is_limited = row["rateLimited"] == true && !why.as_ref().is_some_and(|why| why.contains("rate limited"));
+    let limited = is_limited.then(|| "rate limited".to_owned());
+    let remarks: Vec<_> = [why, limited, rule_errors(row)].into_iter().flatten().collect();
+    if remarks.is_empty() { "-".to_owned() } else { remarks.join("; ") }
+}
+
+/// Returns how many events the `when` of a handler could not decide, and what to do. `None` if there were no such events.
+fn rule_errors(row: &Value) -> Option<String> {
+    let count = row["ruleErrors"].as_u64().filter(|count| *count > 0)?;
+    let last = text(&row["lastRuleError"]);
+    let advice = if last.contains("No such key") {
+        "test members that may be missing with has()"
+    } else {
+        "`deltabus tail --explain` shows such events"
+    };
+    let events = if count == 1 { "event was" } else { "events were" };
+    Some(format!("{count} {events} not sent because `when` failed, the last for {last}; {advice}"))
+}
+
+/// Returns true if the `when` of a handler could not decide some events.
+pub(super) fn has_rule_errors(row: &Value) -> bool {
+    rule_errors(row).is_some()
+}
 
 pub(super) fn last_error(row: &Value) -> String {
     let ago = row["lastErrorAgeSeconds"].as_f64().map(|age| format!("{age:.0}s ago: ")).unwrap_or_default();
     format!("{ago}{}", text(&row["lastError"]))
-}
-
-pub(super) fn state(row: &Value) -> String {
-    let limited = if row["rateLimited"] == true { " (rate limited)" } else { "" };
-    format!("{}{limited}", text(&row["state"]))
 }
 
 pub(super) fn seconds(value: &Value) -> String {
@@ -138,19 +176,55 @@ mod tests {
 
     use super::*;
 
+    fn hook() -> Value {
+        json!({"name": "deploy_hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12_345,
+            "inFlight": 8, "delivered": 3_456_789, "retried": 4, "dropped": 0, "position": 77,
+            "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore", "lastErrorAgeSeconds": 7.9,
+            "ruleErrors": 0, "lastRuleError": null})
+    }
+
     #[test]
     fn handler_table_has_one_row_per_handler() {
-        let row = json!({"name": "hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12,
-            "inFlight": 8, "delivered": 3, "retried": 4, "dropped": 0, "position": 77,
-            "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore",
-            "lastErrorAgeSeconds": 7.9});
-        let text = table(&json!({ "handlers": [row] }));
-        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split("  ").map(str::trim).collect()).collect();
-        assert_eq!(lines.len(), 2);
-        let words: Vec<_> = lines[1].iter().filter(|cell| !cell.is_empty()).copied().collect();
+        let shown = |output| {
+            let mut rows = rows(&json!({ "handlers": [hook()] }), output);
+            assert_eq!(rows.len(), 2);
+            rows.remove(1).join(" | ")
+        };
+        let expected = "deploy_hook | webhook | retrying | 12345 | 3456789 | 0 | 1.3s | 8s ago: 503; rate limited";
+        assert_eq!(shown(HandlersOutput::Table), expected);
         let expected =
-            ["hook", "webhook", "retrying (rate limited)", "12", "8", "3", "4", "0", "77", "1.3s", "8s ago: 503"];
-        assert_eq!(words, expected);
+            "deploy_hook | webhook | retrying | 12345 | 8 | 3456789 | 4 | 0 | 77 | 1.3s | 8s ago: 503; rate limited";
+        assert_eq!(shown(HandlersOutput::Wide), expected);
+    }
+
+    #[test]
+    fn handler_table_fits_in_80_columns() {
+        let mut failing = hook();
+        failing["lastError"] = format!("the server at http://{}.example answered 503", "long.".repeat(20)).into();
+        (failing["ruleErrors"], failing["lastRuleError"]) = (7.into(), "shop/web: `when`: No such key: y".into());
+        let rows = rows(&json!({ "handlers": [hook(), failing] }), HandlersOutput::Table);
+        let table = report::styled_table(&rows, iter::repeat(Style::new()), Some(80));
+        let table = console::strip_ansi_codes(&table);
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+        let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("No such key: y; test members that may be missing with has()"), "{table}");
+    }
+
+    #[test]
+    fn rule_errors_are_counted_with_advice() {
+        let mut row = hook();
+        assert!(!has_rule_errors(&row));
+        (row["ruleErrors"], row["lastRuleError"]) = (1.into(), "shop/web: `when`: No such key: y".into());
+        let last = "1 event was not sent because `when` failed, the last for shop/web: `when`: No such key: y";
+        let expected = format!("late; rate limited; {last}; test members that may be missing with has()");
+        assert_eq!(remarks(&row, Some("late")), expected);
+        (row["ruleErrors"], row["rateLimited"], row["lastError"]) = (2.into(), false.into(), Value::Null);
+        row["lastRuleError"] = "shop/web: `when`: no such overload".into();
+        let expected = "2 events were not sent because `when` failed, the last for shop/web: `when`: no such overload; \
+                        `deltabus tail --explain` shows such events";
+        assert_eq!(remarks(&row, None), expected);
+        row["ruleErrors"] = 0.into();
+        assert_eq!(remarks(&row, None), "-");
     }
 
     #[test]

@@ -1,31 +1,34 @@
 //! `deltabus status`: shows what a running engine does, what is late, and why.
 
-use std::{
-    io::{self, Write as _},
-    time::Duration,
-};
+mod watch;
 
-use crate::printable::printable;
+use std::{io::Write as _, time::Duration};
+
+use crate::{printable::printable, text::parse_duration};
 use anstyle::{AnsiColor, Style};
 use anyhow::bail;
 use clap::Args;
-use jiff::Timestamp;
+use jiff::{Timestamp, Zoned};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    engine_client::EngineArgs,
-    handlers::{last_error, seconds, state, text},
+    engine_client::{EngineArgs, EngineClient},
+    handlers::{has_rule_errors, last_error, remarks, seconds, text},
     report::{self, HEADER, TableOutput},
+    terminal,
 };
 
 /// Lag at which a unit or handler counts as late.
 const LATE: Duration = Duration::from_secs(30);
+/// Shortest time between two repetitions.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Maximum number of rows of a table; further rows are only counted.
 const ROWS_MAX: usize = 12;
 
 const WELL: Style = Style::new();
 const LATE_ROW: Style = AnsiColor::Red.on_default();
+const REMARKABLE: Style = AnsiColor::Yellow.on_default();
 
 const EXAMPLES: &str = "\
 These count as late or failing:
@@ -34,15 +37,18 @@ These count as late or failing:
   a handler   that fails, is hung or has stopped, or whose oldest event has waited for 30 s
   the state   when it cannot be written
 
-A type that the server does not serve yet does not count. Details: /v1/resources, /v1/handlers, `deltabus handlers`.
+A type that the server does not serve yet does not count. Events that the `when` of a handler could not decide are counted in its
+row, but are no failure. Details: /v1/resources, /v1/handlers, `deltabus handlers`.
 
 Examples:
 
   deltabus status                                 the engine on this machine
   deltabus status --engine deltabus.ops.svc:8080
   deltabus status -o json | jq .problems
+  deltabus status -w                              again every 2 s, until ctrl-c
 
-Exit codes: 0 all is well; 1 something is late or failing, or there is no engine; 2 bad usage or bad configuration.";
+Exit codes: 0 all is well, or -w was stopped; 1 something is late or failing, or there is no engine; 2 bad usage or bad
+configuration.";
 
 /// Shows on one screen what a running engine does, what is late, and why.
 ///
@@ -53,41 +59,102 @@ pub(crate) struct StatusArgs {
     /// Output format. A table shows problems first; JSON has the content of `/v1/resources` and `/v1/handlers`.
     #[arg(short, long, value_enum, default_value_t)]
     output: TableOutput,
+    /// Repeats the status until ctrl-c: on a terminal in place, elsewhere separated by empty lines. An engine that does not answer
+    /// is shown, and asked again.
+    #[arg(short, long)]
+    watch: bool,
+    /// Time between two repetitions: 500ms, 2s, 1m.
+    #[arg(short = 'n', long, value_name = "DURATION", default_value = "2s", value_parser = interval, requires = "watch")]
+    interval: Duration,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// Parses the time between two repetitions.
+fn interval(text: &str) -> Result<Duration, &'static str> {
+    let interval = parse_duration(text).filter(|interval| *interval >= INTERVAL_MIN);
+    interval.ok_or("expected a duration of at least 100ms, such as 500ms, 2s or 1m")
 }
 
 /// Prints the status; fails if something is late or failing.
 pub(crate) async fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let engine = args.engine.connect()?;
-    let mut resources: Value = engine.get_json("/v1/resources").await?;
-    let mut handlers: Value = engine.get_json("/v1/handlers").await?;
-    let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
-    let metrics = engine.get("/metrics", "text/plain").await?;
-    let (version, uptime, resident_bytes) = figures(&String::from_utf8_lossy(&metrics.body), Timestamp::now());
-    let part = |answer: &mut Value, key: &str| answer.get_mut(key).map(Value::take).unwrap_or_default();
-    let mut status = json!({
-        "engine": engine.url,
-        "version": version,
-        "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
-        "residentBytes": resident_bytes,
-        "server": part(&mut resources, "server"),
-        "healthy": true,
-        "problems": [],
-        "resources": part(&mut resources, "resources"),
-        "handlers": part(&mut handlers, "handlers"),
-        "journal": part(&mut handlers, "journal"),
-    });
-    let problems = problems(&status, &String::from_utf8_lossy(&readiness.body));
-    (status["healthy"], status["problems"]) = (problems.is_empty().into(), json!(problems));
-    match args.output {
-        TableOutput::Table => print(&status, &problems)?,
-        TableOutput::Json => report::print_json(&status)?,
+    if args.watch {
+        return watch::watch(&engine, args).await;
     }
+    let status = EngineStatus::ask(&engine).await?;
+    match args.output {
+        TableOutput::Table => write!(anstream::stdout(), "{}", status.text(None, terminal::stdout_columns()))?,
+        TableOutput::Json => report::print_json(&status.document)?,
+    }
+    let problems = status.problems;
     if !problems.is_empty() {
         bail!("late or failing: {}", problems.iter().map(Problem::to_string).collect::<Vec<_>>().join(", "));
     }
     Ok(())
+}
+
+/// Status of an engine at one time.
+struct EngineStatus {
+    /// Content of `-o json`.
+    document: Value,
+    problems: Vec<Problem>,
+}
+
+impl EngineStatus {
+    /// Asks an engine for its status.
+    async fn ask(engine: &EngineClient) -> anyhow::Result<Self> {
+        let mut resources: Value = engine.get_json("/v1/resources").await?;
+        let mut handlers: Value = engine.get_json("/v1/handlers").await?;
+        let readiness = engine.ask("/readyz?verbose", "text/plain").await?;
+        let metrics = engine.get("/metrics", "text/plain").await?;
+        let (version, uptime, resident_bytes) = figures(&String::from_utf8_lossy(&metrics.body), Timestamp::now());
+        let part = |answer: &mut Value, key: &str| answer.get_mut(key).map(Value::take).unwrap_or_default();
+        let document = json!({
+            "engine": engine.url,
+            "version": version,
+            "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
+            "residentBytes": resident_bytes,
+            "server": part(&mut resources, "server"),
+            "resources": part(&mut resources, "resources"),
+            "handlers": part(&mut handlers, "handlers"),
+            "journal": part(&mut handlers, "journal"),
+        });
+        let problems = problems(&document, &String::from_utf8_lossy(&readiness.body));
+        Ok(Self::of(document, problems))
+    }
+
+    /// Returns the status of an engine that has not answered.
+    fn unknown(engine: &str, error: &anyhow::Error) -> Self {
+        let problem = Problem { kind: "engine", name: String::new(), why: format!("{error:#}") };
+        Self::of(json!({ "engine": engine, "resources": [], "handlers": [] }), vec![problem])
+    }
+
+    fn of(mut document: Value, problems: Vec<Problem>) -> Self {
+        (document["healthy"], document["problems"]) = (problems.is_empty().into(), json!(problems));
+        Self { document, problems }
+    }
+
+    /// Returns the status as text with colours. `now` is in the title. Long reasons are wrapped to `columns`.
+    fn text(&self, now: Option<&Zoned>, columns: Option<usize>) -> String {
+        let Self { document, problems } = self;
+        let now = now.map_or_else(String::new, |now| format!("  {}", now.strftime("%H:%M:%S")));
+        let mut lines = vec![format!("{HEADER}{}{HEADER:#}{now}\n", printable(&title(document)))];
+        if document["server"].is_string() {
+            lines.push(format!("{}\n", printable(&summary(document))));
+        }
+        for problem in problems.iter().filter(|problem| problem.name.is_empty()) {
+            let text = printable(&format!("{problem}: {}", problem.why));
+            let wrapped = match columns {
+                Some(columns) => report::wrapped(&text, columns),
+                None => vec![text],
+            };
+            lines.extend(wrapped.iter().map(|line| format!("{LATE_ROW}{line}{LATE_ROW:#}\n")));
+        }
+        lines.push(table(&UNITS, rows(&document["resources"]), late_unit, columns));
+        lines.push(table(&HANDLERS, rows(&document["handlers"]), late_handler, columns));
+        lines.concat()
+    }
 }
 
 /// Returns the version, the uptime and the resident bytes of the engine, from the text of the engine's metrics. A missing value is
@@ -146,18 +213,6 @@ fn problems(status: &Value, readiness: &str) -> Vec<Problem> {
         add("handler", text(&row["name"]), why);
     }
     problems
-}
-
-fn print(status: &Value, problems: &[Problem]) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    writeln!(out, "{HEADER}{}{HEADER:#}", printable(&title(status)))?;
-    writeln!(out, "{}", printable(&summary(status)))?;
-    for problem in problems.iter().filter(|problem| problem.name.is_empty()) {
-        writeln!(out, "{LATE_ROW}{problem}: {}{LATE_ROW:#}", printable(&problem.why))?;
-    }
-    drop(out);
-    print_table(UNITS, rows(&status["resources"]), late_unit)?;
-    print_table(HANDLERS, rows(&status["handlers"]), late_handler)
 }
 
 fn title(status: &Value) -> String {
@@ -254,32 +309,33 @@ const UNITS: [Column; 7] = [
 const HANDLERS: [Column; 7] = [
     ("HANDLER", |row, _| text(&row["name"])),
     ("TYPE", |row, _| text(&row["type"])),
-    ("STATE", |row, _| state(row)),
+    ("STATE", |row, _| text(&row["state"])),
     ("QUEUED", |row, _| text(&row["queued"])),
     ("DELIVERED", |row, _| text(&row["delivered"])),
     ("LAG", |row, _| seconds(&row["oldestUndeliveredAgeSeconds"])),
-    ("LAST ERROR", |row, why| why.map_or_else(|| last_error(row), str::to_owned)),
+    ("REMARKS", remarks),
 ];
 
-/// Prints late rows first, then the rows with the most objects or deliveries.
-fn print_table(columns: [Column; 7], all: &[Value], late: fn(&Value) -> Option<String>) -> io::Result<()> {
+/// Returns a table after an empty line. Late rows are first, then rows with rule errors, then those with the most objects or
+/// deliveries. Returns an empty text if there are no rows.
+fn table(columns: &[Column], all: &[Value], late: fn(&Value) -> Option<String>, width: Option<usize>) -> String {
     if all.is_empty() {
-        return Ok(());
+        return String::new();
     }
     let size = |row: &Value| row["objects"].as_u64().or_else(|| row["delivered"].as_u64());
-    let mut rows: Vec<_> = all.iter().map(|row| (late(row), row)).collect();
-    rows.sort_by_key(|(why, row)| (why.is_none(), std::cmp::Reverse(size(row))));
+    let mut rows: Vec<_> = all.iter().map(|row| (late(row), has_rule_errors(row), row)).collect();
+    rows.sort_by_key(|(why, failed, row)| (why.is_none(), !failed, std::cmp::Reverse(size(row))));
     let more = rows.len().saturating_sub(ROWS_MAX);
     rows.truncate(ROWS_MAX);
-    let mut cells = vec![columns.map(|(title, _)| title.to_owned())];
-    cells.extend(rows.iter().map(|(why, row)| columns.map(|(_, cell)| cell(row, why.as_deref()))));
-    let styles = rows.iter().map(|(why, _)| if why.is_some() { LATE_ROW } else { WELL });
-    writeln!(io::stdout())?;
-    report::print_table(&cells, styles)?;
-    if more > 0 {
-        writeln!(io::stdout(), "and {more} more")?;
-    }
-    Ok(())
+    let mut cells: Vec<Vec<String>> = vec![columns.iter().map(|(title, _)| (*title).to_owned()).collect()];
+    cells.extend(rows.iter().map(|(why, _, row)| columns.iter().map(|(_, cell)| cell(row, why.as_deref())).collect()));
+    let styles = rows.iter().map(|(why, failed, _)| match (why, failed) {
+        (Some(_), _) => LATE_ROW,
+        (None, true) => REMARKABLE,
+        (None, false) => WELL,
+    });
+    let more = if more > 0 { format!("and {more} more\n") } else { String::new() };
+    format!("\n{}{more}", report::styled_table(&cells, styles, width))
 }
 
 #[cfg(test)]
@@ -322,6 +378,22 @@ mod tests {
         assert_eq!(handler("paused", 1.0, false), None);
         assert_eq!(handler("paused", 7_300.0, false).unwrap(), "paused, the oldest event has waited for 2h 1m");
         assert_eq!(handler("retrying", 0.1, false).unwrap(), "2s ago: 503");
+    }
+
+    #[test]
+    fn rule_errors_are_shown_and_count_as_no_problem() {
+        let handler = |name: &str, delivered: u64, errors: u64| {
+            json!({"name": name, "type": "stdout", "state": "running", "delivered": delivered, "queued": 0,
+                "ruleErrors": errors, "lastRuleError": "shop/web: `when`: No such key: y"})
+        };
+        let document = json!({"server": "http://x", "handlers": [handler("busy", 9, 0), handler("odd", 1, 3)]});
+        let found = problems(&document, "");
+        assert!(found.is_empty());
+        let text = EngineStatus::of(document, found).text(None, Some(80));
+        let text = console::strip_ansi_codes(&text);
+        assert!(text.contains("3 events were not sent because `when` failed") && text.contains("has()"), "{text}");
+        assert!(text.find("\nodd") < text.find("\nbusy"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

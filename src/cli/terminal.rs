@@ -30,7 +30,7 @@ use tracing_subscriber::{
 };
 
 /// Columns and lines to assume if the terminal does not report its size.
-const SIZE: (usize, usize) = (80, 24);
+pub(crate) const SIZE: (usize, usize) = (80, 24);
 /// Interval between drawings of the progress.
 const REDRAW: Duration = Duration::from_millis(120);
 /// Maximum number of drawings per second.
@@ -233,6 +233,18 @@ pub(crate) fn clear() {
 pub(crate) fn size() -> (usize, usize) {
     let size = Term::stderr().size_checked();
     size.map_or(SIZE, |(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
+}
+
+/// Returns the number of columns and lines of stdout; `None` if it is no terminal.
+pub(crate) fn stdout_size() -> Option<(usize, usize)> {
+    let stdout = Term::stdout();
+    let size = stdout.is_term().then(|| stdout.size_checked()).flatten();
+    size.map(|(lines, columns)| (usize::from(columns).max(20), usize::from(lines).max(8)))
+}
+
+/// Returns the number of columns of stdout; `None` if it is no terminal.
+pub(crate) fn stdout_columns() -> Option<usize> {
+    stdout_size().map(|(columns, _)| columns)
 }
 
 /// Adds an empty drawing to the terminal. The caller sets its message, which may have several lines; see [`cut`].

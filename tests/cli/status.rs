@@ -1,6 +1,10 @@
 //! `deltabus status`: healthy engines, and each kind of delay or failure.
 
-use std::{cell::RefCell, process::Command};
+use std::{
+    cell::RefCell,
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+};
 
 use crate::support::{
     engine::{Engine, text},
@@ -123,8 +127,30 @@ fn failing_handler_is_listed_first() {
 }
 
 #[test]
+fn watch_shows_engine_that_disappears() {
+    let scene = start("");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_deltabus"))
+        .args(["status", "-w", "-n", "100ms", "--engine", &scene.engine.http])
+        .env_clear()
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary was built with the tests");
+    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut lines = stdout.lines().map(|line| line.expect("text"));
+    assert!(lines.next().is_some_and(|line| line.starts_with("deltabus ")));
+    let before: Vec<_> = lines.by_ref().take_while(|line| !line.starts_with("deltabus ")).collect();
+    assert!(before.iter().any(|line| line.starts_with("count")), "{before:?}");
+    assert_eq!(before.last().map(String::as_str), Some(""), "an empty line is between two statuses");
+    assert!(scene.engine.terminate().success());
+    assert!(lines.any(|line| line.starts_with("engine: no engine listens at ")));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
 fn commands_without_engine_suggest_a_fix() {
-    for command in [&["status"][..], &["get", "pods"], &["handlers"], &["tail"], &["verify"]] {
+    for command in [&["status"][..], &["status", "-w"], &["get", "pods"], &["handlers"], &["tail"], &["verify"]] {
         for engine in ["127.0.0.1:1", "http://localhost:1"] {
             let output = Command::new(env!("CARGO_BIN_EXE_deltabus"))
                 .args(command)
