@@ -108,19 +108,19 @@ pub fn svg(measured: &[Measured], machine: &Machine) -> String {
     };
     let panels = [
         panel(
-            "CPU an event, µs",
-            "all threads of the engine, kernel included; and events a second of one core so",
+            "CPU per event, µs",
+            "all threads of the engine, kernel included → events and JSON per second of one busy core",
             cpu,
         ),
         panel(
-            "Memory an object, of its JSON",
-            "orange: bodies; grey: keys, indexes, all else above the start; faint: the JSON itself",
+            "Memory per object, compared with its JSON",
+            "orange: compressed JSON; grey: the whole process, divided by the objects; faint: JSON as received",
             memory,
         ),
-        panel("A change at rest, from socket to handler, µs", "orange: half of them; grey: 99 in 100", latency),
+        panel("Latency of a single change, API server to handler, µs", "orange: p50; grey: p99", latency),
         panel(
-            "Reads by key, millions a second of one thread",
-            "orange: beside a writer at full speed; grey: nothing changes",
+            "Reads by key, millions per second of one thread",
+            "orange: during changes at full speed; grey: without changes",
             reads,
         ),
     ];
@@ -153,7 +153,7 @@ fn latency(of: &Measured) -> Option<(Lengths, String)> {
     let [p50, p90, p99, max] = ["P50", "P90", "P99", "Max"].map(|which| median(of, &format!("latency{which}Micros")));
     let (p50, p99) = (p50?, p99?);
     let [half, nine, most, longest] = [p50, p90?, p99, max?].map(|micros| number(micros, 0));
-    let label = format!("{half}; p90 {nine}, p99 {most}, longest {longest}");
+    let label = format!("p50 {half}, p90 {nine}, p99 {most}, maximum {longest}");
     Some((vec![(p99, Colour::Grey), (p50, Colour::Orange)], label))
 }
 
@@ -164,7 +164,7 @@ fn reads(of: &Measured) -> Option<(Lengths, String)> {
         (median(of, "readsPerSecondBesideWriter"), median(of, "writerEventsPerSecond"))
     {
         bars.push((beside, Colour::Orange));
-        label = format!("{label}, {} beside {} events/s", number(beside / 1e6, 1), number(events, 0));
+        label = format!("{label}; {} during {} events/s", number(beside / 1e6, 1), number(events, 0));
     }
     Some((bars, label))
 }
@@ -225,9 +225,7 @@ mod tests {
     fn chart_omits_unmeasured_figures() {
         let run = Run { events: run().events, synced: run().synced, ..Run::default() };
         let picture = drawn(&[("pods", run)]);
-        assert!(
-            picture.contains("CPU an event") && !picture.contains("socket to handler") && !picture.contains("Reads")
-        );
+        assert!(picture.contains("CPU per event") && !picture.contains("Latency") && !picture.contains("Reads"));
         assert!(!drawn(&[]).contains("<rect"));
     }
 }

@@ -135,55 +135,59 @@ const fn figure(
 
 /// All figures, in the order of the table. See `docs/benchmarks.md` for their meaning.
 pub const FIGURES: [Figure; 30] = [
-    figure("objectBytes", "an object on the wire", "bytes", 0, |run| float(run.object_bytes)),
-    figure("keptBytes", "an object's JSON as it is kept", "bytes", 0, |run| float(run.synced.object_bytes)),
-    figure("syncSeconds", "sync", "s", 2, |run| float(run.synced.wall_nanos) / 1e9),
-    figure("syncCpuMicrosPerObject", "sync, CPU an object", "µs", 1, |run| {
+    figure("objectBytes", "JSON of an object, as received", "bytes", 0, |run| float(run.object_bytes)),
+    figure("keptBytes", "JSON of an object, as cached, uncompressed", "bytes", 0, |run| float(run.synced.object_bytes)),
+    figure("syncSeconds", "first sync", "s", 2, |run| float(run.synced.wall_nanos) / 1e9),
+    figure("syncCpuMicrosPerObject", "first sync, CPU per object", "µs", 1, |run| {
         per_object(run, run.synced.cpu_nanos) / 1e3
     }),
-    figure("changesPerSecondWhileSyncing", "changes that flowed meanwhile", "1/s", 0, |run| run.flow),
-    figure("peakMegabytes", "memory, most until synced", "MB", 0, |run| float(run.synced.resident_peak) / 1e6),
-    figure("residentMegabytes", "memory, synced", "MB", 0, |run| float(run.synced.resident) / 1e6),
-    figure("residentBytesPerObject", "the same divided by the objects", "bytes", 0, |run| {
+    figure("changesPerSecondWhileSyncing", "first sync, changes meanwhile (--flow)", "per s", 0, |run| run.flow),
+    figure("peakMegabytes", "first sync, peak memory", "MB", 0, |run| float(run.synced.resident_peak) / 1e6),
+    figure("residentMegabytes", "memory after the sync", "MB", 0, |run| float(run.synced.resident) / 1e6),
+    figure("residentBytesPerObject", "memory after the sync, per object", "bytes", 0, |run| {
         per_object(run, run.synced.resident)
     }),
-    figure("residentMegabytesAfterEvents", "memory, after the events", "MB", 0, |run| float(run.events.resident) / 1e6),
-    figure("residentBytesPerObjectAfterEvents", "the same divided by the objects", "bytes", 0, |run| {
+    figure("bodyBytesPerObject", "compressed JSON in it, per object", "bytes", 0, |run| {
+        per_object(run, run.synced.bodies)
+    }),
+    figure("residentMegabytesAfterEvents", "memory after the events", "MB", 0, |run| float(run.events.resident) / 1e6),
+    figure("residentBytesPerObjectAfterEvents", "memory after the events, per object", "bytes", 0, |run| {
         per_object(run, run.events.resident)
     }),
-    figure("bodyBytesPerObject", "of it bodies, synced", "bytes", 0, |run| per_object(run, run.synced.bodies)),
     // Not measured for a single event: the time from the first event to the last is then 0.
-    figure("eventsPerSecond", "events a second", "1/s", 0, |run| {
+    figure("eventsPerSecond", "events delivered", "per s", 0, |run| {
         per_second(run.events.delivered, run.events.wall_nanos)
     }),
-    figure("cpuMicrosPerEvent", "CPU an event", "µs", 1, |run| per_event(run, run.events.cpu_nanos) / 1e3),
-    figure("deliveredPercent", "events that were not merged", "%", 1, |run| {
+    figure("cpuMicrosPerEvent", "CPU per event", "µs", 1, |run| per_event(run, run.events.cpu_nanos) / 1e3),
+    figure("deliveredPercent", "changes delivered as separate events", "%", 1, |run| {
         100.0 * float(run.events.delivered) / float(run.changes)
     }),
-    figure("writtenBytesPerEvent", "written to disk an event", "bytes", 0, |run| per_event(run, run.events.written)),
-    figure("latencyP50Micros", "a change at rest, socket to handler, p50", "µs", 0, |run| {
-        float(run.latency.p50) / 1e3
+    figure("writtenBytesPerEvent", "written to disk per event (--state)", "bytes", 0, |run| {
+        per_event(run, run.events.written)
     }),
-    figure("latencyP90Micros", "the same, p90", "µs", 0, |run| float(run.latency.p90) / 1e3),
-    figure("latencyP99Micros", "the same, p99", "µs", 0, |run| float(run.latency.p99) / 1e3),
-    figure("latencyMaxMicros", "the same, longest", "µs", 0, |run| float(run.latency.max) / 1e3),
-    figure("readsPerSecond", "reads by key, a thread", "1/s", 0, |run| run.reads.by_key),
-    figure("readP50Nanos", "one read by key, p50", "ns", 0, |run| float(run.reads.p50_nanos)),
-    figure("readP99Nanos", "the same, p99", "ns", 0, |run| float(run.reads.p99_nanos)),
-    figure("readsPerSecondInSnapshot", "reads by key in a snapshot", "1/s", 0, |run| run.reads.found),
-    figure("readsPerSecondOfManyKeys", "reads by key, 64 at once", "1/s", 0, |run| run.reads.by_keys),
-    figure("indexObjectsPerSecond", "objects read by an index", "1/s", 0, |run| run.reads.by_index),
-    figure("selectorObjectsPerSecond", "objects that a label selector looked at", "1/s", 0, |run| {
-        run.reads.by_selector
-    }),
-    figure("writerEventsPerSecond", "beside a writer at full speed: its events", "1/s", 0, |run| {
+    figure("latencyP50Micros", "latency, API server to handler, p50", "µs", 0, |run| float(run.latency.p50) / 1e3),
+    figure("latencyP90Micros", "latency, API server to handler, p90", "µs", 0, |run| float(run.latency.p90) / 1e3),
+    figure("latencyP99Micros", "latency, API server to handler, p99", "µs", 0, |run| float(run.latency.p99) / 1e3),
+    figure("latencyMaxMicros", "latency, API server to handler, maximum", "µs", 0, |run| float(run.latency.max) / 1e3),
+    figure("readsPerSecond", "reads by key, one thread", "per s", 0, |run| run.reads.by_key),
+    figure("readP50Nanos", "time of a read by key, p50", "ns", 0, |run| float(run.reads.p50_nanos)),
+    figure("readP99Nanos", "time of a read by key, p99", "ns", 0, |run| float(run.reads.p99_nanos)),
+    figure("readsPerSecondInSnapshot", "reads by key, 64 per snapshot", "per s", 0, |run| run.reads.found),
+    figure("readsPerSecondOfManyKeys", "reads by key, 64 per call", "per s", 0, |run| run.reads.by_keys),
+    figure("indexObjectsPerSecond", "objects read through an index", "per s", 0, |run| run.reads.by_index),
+    figure("selectorObjectsPerSecond", "objects checked by a label selector", "per s", 0, |run| run.reads.by_selector),
+    figure("writerEventsPerSecond", "reads during changes: changes applied", "per s", 0, |run| {
         run.reads_beside_writer.1
     }),
-    figure("readsPerSecondBesideWriter", "beside it, reads by key", "1/s", 0, |run| run.reads_beside_writer.0.by_key),
-    figure("readP99NanosBesideWriter", "one read beside it, p99", "ns", 0, |run| {
+    figure("readsPerSecondBesideWriter", "reads during changes: reads by key", "per s", 0, |run| {
+        run.reads_beside_writer.0.by_key
+    }),
+    figure("readP99NanosBesideWriter", "reads during changes: time of a read, p99", "ns", 0, |run| {
         float(run.reads_beside_writer.0.p99_nanos)
     }),
-    figure("readP999NanosBesideWriter", "the same, p99.9", "ns", 0, |run| float(run.reads_beside_writer.0.p999_nanos)),
+    figure("readP999NanosBesideWriter", "reads during changes: time of a read, p99.9", "ns", 0, |run| {
+        float(run.reads_beside_writer.0.p999_nanos)
+    }),
 ];
 
 /// One figure, summarized over several runs.

@@ -117,14 +117,14 @@ pub fn document(measured: &[Measured], machine: &Machine, options: &Value) -> Va
 pub fn heading(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
     let if_any = |is_any: bool, text: String| if is_any { text } else { String::new() };
-    let memory = format!(", {} GB", machine.memory_bytes.div_ceil(1 << 30));
+    let memory = format!(", {} GB of memory", machine.memory_bytes.div_ceil(1 << 30));
     let memory = if_any(machine.memory_bytes > 0, memory);
     let line = |of: &Measured| {
         let run = of.runs.first()?;
         let [objects, changes] = [run.synced.objects, run.changes].map(grouped);
         let changes = if_any(run.changes > 0, format!(", then {changes} changes"));
-        let runs = if_any(of.runs.len() > 1, format!("; {} runs: median (least … most)", of.runs.len()));
-        Some(format!("\n{}: {} × {objects}{changes}{runs}", of.name, of.title))
+        let runs = if_any(of.runs.len() > 1, format!("; {} runs: median (lowest … highest)", of.runs.len()));
+        Some(format!("\n{}: {objects} {}{changes}{runs}", of.name, of.title))
     };
     format!("{} × {model}{memory}{}", machine.cpus, measured.iter().filter_map(line).collect::<String>())
 }
@@ -177,8 +177,8 @@ mod tests {
         let widths: Vec<usize> = lines.iter().map(|line| line.chars().count()).collect();
         assert!(widths.iter().all(|width| *width == widths[0]), "{table}");
         let line = |start: &str| *lines.iter().find(|line| line.starts_with(start)).unwrap();
-        assert!(line("CPU an event").ends_with('–') && line("CPU an event").contains("9.0"), "{table}");
-        assert!(line("sync, s").contains("0.40  "), "equal runs have no range: {table}");
+        assert!(line("CPU per event").ends_with('–') && line("CPU per event").contains("9.0"), "{table}");
+        assert!(line("first sync, s").contains("0.40  "), "equal runs have no range: {table}");
     }
 
     #[test]
@@ -189,8 +189,8 @@ mod tests {
         let heading = heading(&measured, &Machine { cpus: 2, arch: "x86_64".to_owned(), ..Machine::default() });
         assert_eq!(
             heading,
-            "2 × x86_64\npods: pods, 9 KB × 20,000, then 50,000 changes; 2 runs: median (least … most)\n\
-             events: events, 1 KB × 20,000, then 50,000 changes"
+            "2 × x86_64\npods: 20,000 pods, 9 KB, then 50,000 changes; 2 runs: median (lowest … highest)\n\
+             events: 20,000 events, 1 KB, then 50,000 changes"
         );
     }
 

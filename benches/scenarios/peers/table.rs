@@ -44,10 +44,10 @@ fn by_default(peer: Peer) -> Row {
 
 /// Columns in which less is better, with the name for listing the peers that have less.
 const LESS_IS_BETTER: [(&str, Column); 4] = [
-    ("CPU an event", |figures| figures.an_event),
-    ("CPU an object at sync", |figures| figures.an_object),
-    ("bytes an object after the sync", |figures| figures.resident_at_sync),
-    ("bytes an object after the events", |figures| figures.resident),
+    ("CPU per event", |figures| figures.an_event),
+    ("CPU per object at sync", |figures| figures.an_object),
+    ("bytes per object after the sync", |figures| figures.resident_at_sync),
+    ("bytes per object after the events", |figures| figures.resident),
 ];
 
 /// Returns all tables that have a row.
@@ -78,8 +78,8 @@ pub(super) fn panels(results: &Results) -> Vec<Panel> {
             .collect(),
     };
     vec![
-        panel("µs of CPU an event", |figures| figures.an_event, |value| format!("{value:.1}")),
-        panel("Resident bytes an object after the events", |figures| figures.resident, thousands),
+        panel("µs of CPU per event", |figures| figures.an_event, |value| format!("{value:.1}")),
+        panel("Resident bytes per object after the events", |figures| figures.resident, thousands),
     ]
 }
 
@@ -91,7 +91,7 @@ fn table(comparison: &Comparison, results: &Results) -> String {
     let base = rows.iter().find(|(peer, ..)| *peer == Peer::Deltabus).map(|(_, figures, _)| *figures);
     let mut text = format!("### {}\n\n", comparison.title);
     text.push_str(
-        "| | µs CPU an event | µs CPU an object at sync | resident bytes an object, after the sync | after the events \
+        "| | µs CPU per event | µs CPU per object at sync | resident bytes per object, after the sync | after the events \
          | of these known in use | events/s | reads |\n|---|---|---|---|---|---|---|---|\n",
     );
     for (peer, figures, reads) in &rows {

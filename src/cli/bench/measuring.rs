@@ -42,7 +42,7 @@ pub(super) async fn measure(args: &BenchArgs) -> anyhow::Result<Vec<Measured>> {
             begin(&args.resource, run);
             runs.push(watch_as_it_is(args, server, &progress).await?);
         }
-        return Ok(vec![Measured { name: args.resource.clone(), title: format!("of {server}"), runs }]);
+        return Ok(vec![Measured { name: args.resource.clone(), title: format!("objects of {server}"), runs }]);
     }
     for shape in args.shapes() {
         let mut of = Measured { name: shape.to_string(), title: shape.title().to_owned(), runs: Vec::new() };
