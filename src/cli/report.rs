@@ -111,23 +111,23 @@ pub(crate) fn styled_table<R: AsRef<[String]>>(
     let heads: Vec<&[String]> =
         rows.iter().map(|row| row.as_ref().split_last().map_or(&[][..], |(_, head)| head)).collect();
     let (whole, heads) = (table(rows), table(&heads));
-    let mut styled = Vec::new();
+    let mut output = Vec::new();
     let lines = whole.lines().zip(heads.lines()).zip(rows).zip([HEADER].into_iter().chain(styles));
     for (at, (((whole, head), row), style)) in lines.enumerate() {
-        let mut add = |line: &str| styled.push(format!("{style}{line}{style:#}\n"));
+        let mut add = |line: &str| output.push(format!("{style}{line}{style:#}\n"));
         match columns.filter(|columns| whole.chars().count() > *columns) {
             None => add(whole),
             Some(_) if at == 0 => add(head),
             Some(columns) => {
                 add(head);
                 let last = row.as_ref().last().map(|cell| printable(cell)).unwrap_or_default();
-                wrapped(&last, columns.saturating_sub(INDENT))
-                    .iter()
-                    .for_each(|line| add(&format!("{:INDENT$}{line}", "")));
+                for line in wrapped(&last, columns.saturating_sub(INDENT)) {
+                    add(&format!("{:INDENT$}{line}", ""));
+                }
             }
         }
     }
-    styled.concat()
+    output.concat()
 }
 
 /// Breaks a text into lines of at most `columns` characters, at blanks where possible.

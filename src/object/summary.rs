@@ -276,6 +276,7 @@ mod tests {
         assert_eq!(summary(old, new).as_deref(), Some(expected), "{old} {new}");
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "a case is a literal")]
     fn pod(phase: &str, state: Value, restarts: u64) -> Value {
         let ready = state["running"].is_object();
         json!({
@@ -287,6 +288,7 @@ mod tests {
         })
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "a case is a literal")]
     fn deployment(replicas: u64, image: &str, status: Value) -> Value {
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "resourceVersion": replicas.to_string() + image },

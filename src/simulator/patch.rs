@@ -110,6 +110,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "a case is a literal")]
     #[track_caller]
     fn check(object: Value, patch: Value, expected: Result<Value, u16>) {
         let text = format!("{object} {patch}");

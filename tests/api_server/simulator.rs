@@ -458,7 +458,7 @@ impl Schemas<'_> {
     }
 
     /// Checks the result of a patch of one member.
-    fn check(&mut self, path: &[Step], name: &str, [live, patch, expected]: &[Value; 3]) {
+    fn check(&mut self, path: &[Step], name: &str, [live, change, expected]: &[Value; 3]) {
         let object = |value: &Value| {
             path.iter().rev().fold(json!({name: value}), |mut below, (name, key)| match key {
                 None => json!({name: below}),
@@ -468,7 +468,7 @@ impl Schemas<'_> {
                 }
             })
         };
-        let merged = strategic_merge(self.kind, object(live), object(patch)).expect("a valid patch");
+        let merged = strategic_merge(self.kind, object(live), object(change)).expect("a valid patch");
         assert_eq!(merged, object(expected), "{} {path:?} {name}", self.kind);
         self.compared += 1;
     }
@@ -534,9 +534,9 @@ fn subresources_and_formats_are_those_of_real_server() {
         "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "web", "namespace": "scaled"}, "spec": {"replicas": 4},
     });
     both.compare("PUT", &scale_path, Some(&written), scale);
-    let mut stale = written.clone();
-    stale["metadata"]["resourceVersion"] = json!("1");
-    both.compare("PUT", &scale_path, Some(&stale), code_only);
+    let mut outdated = written.clone();
+    outdated["metadata"]["resourceVersion"] = json!("1");
+    both.compare("PUT", &scale_path, Some(&outdated), code_only);
     both.compare("GET", &format!("{base}/web"), None, |answer| {
         json!([answer["spec"]["replicas"], answer["metadata"]["generation"]])
     });

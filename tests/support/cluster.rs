@@ -245,9 +245,9 @@ impl Cluster {
     }
 
     /// Sends a patch in a format, `application/FORMAT`, as the user of a kubeconfig; see [`Cluster::request`].
-    pub(crate) fn patch_as(&self, kubeconfig: &Path, format: &str, path: &str, patch: &Value) -> (u16, Value) {
+    pub(crate) fn patch_as(&self, kubeconfig: &Path, format: &str, path: &str, body: &Value) -> (u16, Value) {
         let format = format!("application/{format}");
-        self.request_with(kubeconfig, &["--content-type", &format, "PATCH", path, "-"], &patch.to_string())
+        self.request_with(kubeconfig, &["--content-type", &format, "PATCH", path, "-"], &body.to_string())
     }
 
     fn request_with(&self, kubeconfig: &Path, args: &[&str], body: &str) -> (u16, Value) {

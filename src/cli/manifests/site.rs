@@ -10,7 +10,7 @@ use crate::{
     printable::printable,
 };
 
-/// Labels of every object. The StatefulSet and the Services select the pod by them.
+/// Labels of every object. The `StatefulSet` and the Services select the pod by them.
 pub(super) const SELECTOR: [&str; 2] = ["app.kubernetes.io/name", "app.kubernetes.io/instance"];
 
 /// Values of the Helm chart that no configuration determines. `deploy/helm/deltabus/values.yaml` documents each value. Kubernetes

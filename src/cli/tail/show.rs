@@ -58,19 +58,15 @@ impl Printer {
             return;
         }
         let Ok(event) = serde_json::from_str::<Value>(data) else { return };
-        match kind(word) {
-            Some(kind) => {
-                let changes = if kind == ChangeKind::Updated { self.changes(&event["data"]) } else { Vec::new() };
-                for line in lines(&event, kind, changes) {
-                    line.write(out, self.colour, &self.zone);
-                }
+        if let Some(kind) = kind(word) {
+            let changes = if kind == ChangeKind::Updated { self.changes(&event["data"]) } else { Vec::new() };
+            for line in lines(&event, kind, changes) {
+                line.write(out, self.colour, &self.zone);
             }
-            // events are missing
-            None => {
-                let style = Style::new().fg_color(self.colour.then(|| AnsiColor::Magenta.into()));
-                let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
-                out.extend_from_slice(format!("{style}! {message}{style:#}\n").as_bytes());
-            }
+        } else {
+            let style = Style::new().fg_color(self.colour.then(|| AnsiColor::Magenta.into()));
+            let message = printable(event["data"]["message"].as_str().unwrap_or("some events are missing"));
+            out.extend_from_slice(format!("{style}! {message}{style:#}\n").as_bytes());
         }
     }
 

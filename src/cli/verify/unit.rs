@@ -149,7 +149,7 @@ impl Unit {
         let mut unit = self;
         loop {
             let verdict = unit.verify_until(parties, deadline).await;
-            let is_gone = verdict.as_ref().is_err_and(|error| error.is::<Gone>());
+            let is_gone = verdict.as_ref().is_err_and(anyhow::Error::is::<Gone>);
             if !is_gone || Instant::now() >= deadline {
                 return Some((unit, verdict));
             }

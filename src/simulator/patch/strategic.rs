@@ -100,7 +100,7 @@ impl Merge<'_> {
         retain_keys(&mut live, &mut patch)?;
         for (list, order) in take_lists(&mut patch, ELEMENT_ORDER)? {
             let found = patch.remove(&list);
-            self.merge_lists(&mut live, list, found, Some(order), parent)?;
+            self.merge_lists(&mut live, list, found, Some(&order), parent)?;
         }
         for (list, deleted) in take_lists(&mut patch, DELETED_ELEMENTS)? {
             if let Some(Value::Array(elements)) = live.get_mut(&list) {
@@ -129,7 +129,7 @@ impl Merge<'_> {
         live: &mut Map<String, Value>,
         name: String,
         patch: Option<Value>,
-        order: Option<Vec<Value>>,
+        order: Option<&[Value]>,
         parent: &str,
     ) -> Result<(), ApiError> {
         let key = match Strategy::of(self.kind, parent, &name) {
@@ -155,11 +155,11 @@ impl Merge<'_> {
         };
         let list = List { name: &name, key };
         list.check(elements.iter().chain(&patch).chain(order.iter().flatten()))?;
-        if let Some(order) = &order {
+        if let Some(order) = order {
             list.check_order(&patch, order)?;
         }
         let before = list.positions(&elements);
-        let wanted = list.positions(order.as_deref().unwrap_or(&patch));
+        let wanted = list.positions(order.unwrap_or(&patch));
         let merged = self.merge_elements(list, elements, patch)?;
         live.insert(name.clone(), list.sorted(merged, &wanted, &before).into());
         Ok(())

@@ -262,6 +262,7 @@ mod tests {
         [PREFIX, &field(1, &type_meta)[..], &field(2, message), &field(3, b"")].concat()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "a case is a literal")]
     #[track_caller]
     fn check(kind: &str, message: &[u8], expected: Result<Value, u16>) {
         let decoded = decode(&body(kind, message));

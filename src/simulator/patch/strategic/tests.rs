@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 
 /// Expects an object, or the status code of an error.
+#[expect(clippy::needless_pass_by_value, reason = "a case is a literal")]
 #[track_caller]
 fn check(live: Value, patch: Value, expected: Result<Value, u16>) {
     let text = format!("{live} {patch}");
@@ -13,6 +14,7 @@ fn check(live: Value, patch: Value, expected: Result<Value, u16>) {
 }
 
 /// Checks a patch of the member `containers` in `spec`, and other members of `spec`.
+#[expect(clippy::needless_pass_by_value, reason = "a case is a literal")]
 #[track_caller]
 fn check_spec(live: Value, patch: Value, expected: Result<Value, u16>) {
     check(json!({"spec": live}), json!({"spec": patch}), expected.map(|spec| json!({"spec": spec})));
