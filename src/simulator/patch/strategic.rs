@@ -154,7 +154,7 @@ impl Merge<'_> {
             Some(_) => return Err(ApiError::new(500, format!("{name} is not a list"))),
         };
         let list = List { name: &name, key };
-        list.check(elements.iter().chain(&patch).chain(order.iter().flatten()))?;
+        list.check(elements.iter().chain(&patch).chain(order.into_iter().flatten()))?;
         if let Some(order) = order {
             list.check_order(&patch, order)?;
         }
