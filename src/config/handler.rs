@@ -220,7 +220,7 @@ pub struct HandlerDefaults {
 
 impl HandlerDefaults {
     /// Returns true if `once_per` suppresses events.
-    pub fn is_throttled(&self) -> bool {
+    pub(crate) fn is_throttled(&self) -> bool {
         !self.once_per.is_zero()
     }
 }
