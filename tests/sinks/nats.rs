@@ -257,7 +257,7 @@ async fn deliver_at_last(handler: &NatsHandler, events: &[Event]) -> u32 {
 
 async fn killed_amid_deliveries(name: &str, expect_last: ExpectLast) {
     const OBJECTS: u64 = 40;
-    const ROUNDS: u64 = 60;
+    const KILLS: u64 = 10;
     let Some(mut server) = NatsServer::start_or_skip(name, Keys::jetstream) else { return };
     let handler = with_stream(&server, |stream| stream.expect_last = expect_last);
     // Three versions of each object per batch, so that each version has a waiting successor.
@@ -271,17 +271,24 @@ async fn killed_amid_deliveries(name: &str, expect_last: ExpectLast) {
         versions(round).flat_map(of_version).collect::<Vec<_>>()
     };
     deliver(&handler, &round(0)).await.unwrap();
-    let (progress, mut seen) = tokio::sync::watch::channel(0);
+    let (progress, mut seen) = tokio::sync::watch::channel((0, 0));
+    let (stop, stopped) = tokio::sync::watch::channel(false);
     let delivering = tokio::spawn(async move {
-        let mut failures = 0;
-        for at in 1..ROUNDS {
-            progress.send_replace(at);
-            failures += deliver_at_last(&handler, &round(at)).await;
+        let (mut rounds, mut failures) = (1, 0);
+        while !*stopped.borrow() {
+            progress.send_replace((rounds, failures));
+            failures += deliver_at_last(&handler, &round(rounds)).await;
+            rounds += 1;
         }
-        failures
+        (rounds, failures)
     });
-    for at in (5..ROUNDS).step_by(5) {
-        seen.wait_for(|round| *round >= at).await.unwrap();
+    // On a slow machine, a kill may hit the time between two batches.
+    for kill in 1..=10 * KILLS {
+        let (now, failures) = *seen.borrow();
+        if kill > KILLS && failures > 0 {
+            break;
+        }
+        seen.wait_for(|(round, _)| *round > now + 1).await.unwrap();
         server = tokio::task::spawn_blocking(move || {
             server.kill();
             server.start_again().unwrap();
@@ -290,14 +297,15 @@ async fn killed_amid_deliveries(name: &str, expect_last: ExpectLast) {
         .await
         .unwrap();
     }
-    let failures = delivering.await.unwrap();
+    stop.send_replace(true);
+    let (rounds, failures) = delivering.await.unwrap();
     assert!(failures >= 1, "nothing was in flight at any of the kills");
     let mut of_objects: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for message in stored(&server.client().await, "K8S").await {
         of_objects.entry(message.header("ce-name").to_owned()).or_default().push(message.id());
     }
     for object in 0..OBJECTS {
-        let expected: Vec<_> = (1..=ROUNDS * 3).map(|version| format!("uid-o{object}.{version}")).collect();
+        let expected: Vec<_> = (1..=rounds * 3).map(|version| format!("uid-o{object}.{version}")).collect();
         assert_eq!(of_objects[&format!("o{object}")], expected);
     }
 }
