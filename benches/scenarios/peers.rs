@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Outcome<()> {
         let names: Vec<String> = rows::all().into_iter().map(Row::name).collect();
         return Err(format!("--only names no row; there are: {}", names.join(" ")).into());
     }
-    if cfg!(not(feature = "peers")) && rows.iter().any(Row::is_kube_rs) {
+    if cfg!(not(feature = "peers")) && rows.iter().copied().any(Row::is_kube_rs) {
         return Err("the reflectors of kube-rs need `cargo bench --features peers`; --only chooses other rows".into());
     }
     let go = GoPeers::build()?;

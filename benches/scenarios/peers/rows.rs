@@ -88,7 +88,7 @@ impl Row {
     }
 
     /// Returns true for a reflector of kube-rs.
-    pub(super) fn is_kube_rs(&self) -> bool {
+    pub(super) fn is_kube_rs(self) -> bool {
         matches!(self.0, Peer::KubeTyped | Peer::KubeDynamic)
     }
 
