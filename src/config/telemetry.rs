@@ -52,7 +52,7 @@ impl Telemetry {
                 "expected the URL of a collector that speaks OTLP over gRPC, such as \"http://otel-collector:4317\"";
             let advice = if endpoint.contains("/v1/") { "; OTLP over HTTP, with a path, is not supported" } else { "" };
             at.error(&["otlp_endpoint"], format!("{expected}, found \"{}\"{advice}", endpoint.escape_debug()));
-        } else if cfg!(not(feature = "otlp")) && place == ConfigPlace::Here {
+        } else if cfg!(not(feature = "otlp")) && self.traces && place == ConfigPlace::Here {
             at.error(&["otlp_endpoint"], build_info::lacking("otlp"));
         }
     }
