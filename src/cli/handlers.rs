@@ -149,7 +149,7 @@ fn rule_errors(row: &Value) -> Option<String> {
 
 /// Returns true if the `when` of a handler could not decide some events.
 pub(super) fn has_rule_errors(row: &Value) -> bool {
-    rule_errors(row).is_some()
+    row["ruleErrors"].as_u64() > Some(0)
 }
 
 pub(super) fn last_error(row: &Value) -> String {

@@ -264,6 +264,12 @@ async fn custom_resources_are_stored_once_over_five_kills() {
     assert_eq!((of(".core.pods.").len(), of(".apps.deployments.").len()), (6, 0));
 }
 
+/// Returns the status of a pod whose container waits before its next restart.
+fn looping(restarts: u64) -> Value {
+    let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
+    json!({ "status": { "containerStatuses": [{ "name": "web", "restartCount": restarts, "state": waiting }] } })
+}
+
 #[test]
 fn script_runs_once_an_hour_for_each_looping_pod() {
     let mut kitchen = Kitchen::with("script.toml", &["prod"]);
@@ -272,10 +278,6 @@ fn script_runs_once_an_hour_for_each_looping_pod() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     kitchen.replace("DELTABUS__HANDLERS__SCRIPT__COMMAND", format!("[{script:?}]"));
     kitchen.replace_path("DELTABUS__STATE__DIR", "state");
-    let looping = |restarts: u64| {
-        let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
-        json!({ "status": { "containerStatuses": [{ "name": "web", "restartCount": restarts, "state": waiting }] } })
-    };
     kitchen.put("pods", "prod", "old", looping(1));
     let engine = kitchen.run();
     for restarts in 1..4 {
@@ -428,10 +430,6 @@ fn chat_is_notified_once_an_hour_per_pod() {
     kitchen.replace("DELTABUS__HANDLERS__CHAT__URL", hook.url());
     kitchen.replace_path("DELTABUS__STATE__DIR", "state");
     let engine = kitchen.run();
-    let looping = |restarts: u64| {
-        let waiting = json!({ "waiting": { "reason": "CrashLoopBackOff" } });
-        json!({ "status": { "containerStatuses": [{ "name": "web", "restartCount": restarts, "state": waiting }] } })
-    };
     for (namespace, name) in [("prod", "web"), ("kube-system", "dns")] {
         kitchen.put("pods", namespace, name, json!({ "spec": { "containers": [{ "name": "web", "image": "a" }] } }));
         kitchen.put("pods", namespace, name, json!({ "status": { "phase": "Running" } }));

@@ -46,7 +46,7 @@ pub struct Throttled {
     pub wanted: Vec<Event>,
     /// Positions of the other events.
     pub suppressed: Vec<Sequence>,
-    /// Number of events whose key could not be rendered. Their objects are their keys.
+    /// Number of events whose key could not be rendered. The key of such an event is its object.
     pub errors: u64,
     /// Object and text of the last of these errors.
     pub last_error: Option<String>,
@@ -140,11 +140,14 @@ impl ThrottleState {
     pub fn save(&self) {
         let Some(ThrottleFile { path, journal, saved }) = &self.file else { return };
         let mut saved = lock(saved);
-        let Throttle { passed, admitted, .. } = lock(&self.throttle).clone();
+        let throttle = lock(&self.throttle);
+        let admitted = throttle.admitted;
         if *saved == admitted {
             return;
         }
-        let content = Saved { version: VERSION, journal: journal.clone(), passed: passed.into_iter().collect() };
+        let passed = throttle.passed.iter().map(|(key, last)| (*key, *last)).collect();
+        drop(throttle); // the handler goes on while the file is written
+        let content = Saved { version: VERSION, journal: journal.clone(), passed };
         match write(path, &content) {
             Ok(()) => *saved = admitted,
             Err(error) => {

@@ -22,7 +22,7 @@ pub struct Line {
     pub kind: ChangeKind,
     /// Object, as `namespace/kind/name`; for `synced`, the type.
     pub what: String,
-    /// What an update has changed. May have colours; must be printable otherwise.
+    /// Changes of an update. They may have colours, and must be printable otherwise.
     pub change: String,
     /// Further details of the event.
     pub note: String,
