@@ -307,11 +307,10 @@ fn with(mut labels: Labels, name: &'static str, value: &str) -> Labels {
     labels
 }
 
-const NUMBERS_OF_HANDLERS: [NumberOf<HandlerView>; 8] = [
+const NUMBERS_OF_HANDLERS: [NumberOf<HandlerView>; 9] = [
     (Counter, "handler_filtered", "Events that `changed`, `when` and `once_per` refused", |view| view.filtered),
-    (Counter, "handler_rule_errors", "Events whose `when` or `once_key` could not be evaluated", |view| {
-        view.rule_errors
-    }),
+    (Counter, "handler_rule_errors", "Events whose `when` could not be evaluated", |view| view.rule_errors),
+    (Counter, "handler_key_errors", "Events whose `once_key` could not be rendered", |view| view.key_errors),
     (Gauge, "handler_paused", "1 while the handler is paused", |view| (view.state == HandlerState::Paused).into()),
     (Gauge, "handler_in_flight", "Deliveries in progress, including those that wait for a retry", |view| {
         view.in_flight

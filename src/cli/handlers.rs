@@ -124,13 +124,13 @@ const COLUMNS: [Column; 11] = [
     ("REMARKS", HandlersOutput::Table, |row| remarks(row, None)),
 ];
 
-/// Returns all that is remarkable about a handler: why it is late, else its last error; events that its `when` could not decide;
-/// and a rate limit in effect. `-` if there is nothing.
+/// Returns all that is remarkable about a handler: why it is late, else its last error; a rate limit in effect; and events for
+/// which a rule failed. `-` if there is nothing.
 pub(super) fn remarks(row: &Value, why: Option<&str>) -> String {
     let why = why.map(str::to_owned).or_else(|| row["lastError"].is_string().then(|| last_error(row)));
     let is_limited = row["rateLimited"] == true && !why.as_ref().is_some_and(|why| why.contains("rate limited"));
     let limited = is_limited.then(|| "rate limited".to_owned());
-    let remarks: Vec<_> = [why, limited, rule_errors(row)].into_iter().flatten().collect();
+    let remarks: Vec<_> = [why, limited, rule_errors(row), key_errors(row)].into_iter().flatten().collect();
     if remarks.is_empty() { "-".to_owned() } else { remarks.join("; ") }
 }
 
@@ -147,9 +147,17 @@ fn rule_errors(row: &Value) -> Option<String> {
     Some(format!("{count} {events} not sent because `when` failed, the last for {last}; {advice}"))
 }
 
-/// Returns true if the `when` of a handler could not decide some events.
+/// Returns for how many events the `once_key` of a handler failed. `None` if there were no such events.
+fn key_errors(row: &Value) -> Option<String> {
+    let count = row["keyErrors"].as_u64().filter(|count| *count > 0)?;
+    let events = if count == 1 { "event" } else { "events" };
+    let last = text(&row["lastKeyError"]);
+    Some(format!("{count} {events} had the object as key because `once_key` failed, the last for {last}"))
+}
+
+/// Returns true if the `when` or `once_key` of a handler failed for some events.
 pub(super) fn has_rule_errors(row: &Value) -> bool {
-    row["ruleErrors"].as_u64() > Some(0)
+    ["ruleErrors", "keyErrors"].iter().any(|field| row[*field].as_u64() > Some(0))
 }
 
 pub(super) fn last_error(row: &Value) -> String {
@@ -225,6 +233,10 @@ mod tests {
         assert_eq!(remarks(&row, None), expected);
         row["ruleErrors"] = 0.into();
         assert_eq!(remarks(&row, None), "-");
+        (row["keyErrors"], row["lastKeyError"]) = (1.into(), "shop/web: `once_key`: undefined value".into());
+        assert!(has_rule_errors(&row));
+        let expected = "1 event had the object as key because `once_key` failed, the last for shop/web: `once_key`: undefined value";
+        assert_eq!(remarks(&row, None), expected);
     }
 
     #[test]

@@ -80,10 +80,12 @@ impl Template {
         environment.set_debug(true); // errors have their line and column
         environment.add_template_owned(NAME, text.to_owned()).map_err(|error| described(&error, text))?;
         let template = environment.get_template(NAME).map_err(|error| described(&error, text))?;
-        let globals: BTreeSet<_> = environment.globals().map(|(name, _)| name.to_owned()).collect();
-        let names = template.undeclared_variables(false).into_iter().filter(|name| !globals.contains(name)).collect();
         let tree = parse(text, NAME, SyntaxConfig::default()).map_err(|error| described(&error, text))?;
-        let TemplateCheck { mistakes, uses } = check(&tree, &environment, text);
+        let TemplateCheck { mistakes, uses, variables } = check(&tree, &environment, text);
+        let globals: BTreeSet<_> = environment.globals().map(|(name, _)| name.to_owned()).collect();
+        let names = template.undeclared_variables(false).into_iter().filter(|name| !globals.contains(name));
+        // minijinja overlooks names that stand only before a slice, as in `object[:2]`.
+        let names = names.chain(variables.into_iter().map(str::to_owned)).collect();
         Ok(Self { environment, text: text.into(), mistakes, uses, names })
     }
 

@@ -58,9 +58,9 @@ impl DeliveryLog {
         }
         let mut counts = self.status.lock();
         counts.suppressed += suppressed.len() as u64;
-        counts.key_errors += errors;
+        counts.view.key_errors += errors;
         if last_error.is_some() {
-            counts.last_key_error.clone_from(last_error);
+            counts.view.last_key_error.clone_from(last_error);
         }
     }
 

@@ -51,10 +51,6 @@ pub struct HandlerCounts {
     pub is_hung: bool,
     /// Events that `once_per` has suppressed.
     pub suppressed: u64,
-    /// Events for which `once_key` could not be rendered.
-    pub key_errors: u64,
-    /// Last of these events, with the error.
-    pub last_key_error: Option<String>,
     oldest_attempt: Option<Instant>,
     last_error_at: Option<Instant>,
 }
@@ -140,10 +136,14 @@ pub struct HandlerView {
     pub dead_lettered: u64,
     /// Events refused by `changed` and `when`, or suppressed by `once_per`.
     pub filtered: u64,
-    /// Events for which `when` or `once_key` could not be evaluated; `filtered` includes those of `when`.
+    /// Events for which `when` could not be evaluated; `filtered` includes them.
     pub rule_errors: u64,
-    /// Last event for which `when` or `once_key` could not be evaluated, with the error; `null` if there was none.
+    /// Last event for which `when` could not be evaluated, with the error; `null` if there was none.
     pub last_rule_error: Option<String>,
+    /// Events for which `once_key` could not be rendered. Their object was the key.
+    pub key_errors: u64,
+    /// Last event for which `once_key` could not be rendered, with the error; `null` if there was none.
+    pub last_key_error: Option<String>,
     /// Events coalesced into later ones because the handler's buffer was full.
     pub coalesced: u64,
     /// Updates that lost their `old` because the handler's buffer was full.
@@ -267,8 +267,7 @@ impl HandlerStatus {
     pub fn view(&self) -> HandlerView {
         let (journal, is_paused) = (&self.router.journal, *self.paused.borrow());
         let stats = journal.stats(self.reader);
-        let HandlerCounts { view, is_hung, suppressed, key_errors, last_key_error, oldest_attempt, last_error_at } =
-            self.lock().clone();
+        let HandlerCounts { view, is_hung, suppressed, oldest_attempt, last_error_at } = self.lock().clone();
         let seconds_since = |at: Instant| at.elapsed().as_secs_f64();
         HandlerView {
             state: match view.state {
@@ -281,8 +280,8 @@ impl HandlerStatus {
             queued: stats.queued + stats.in_flight,
             dropped: stats.dropped + view.dropped,
             filtered: stats.filtered + suppressed,
-            rule_errors: stats.filter_errors + key_errors,
-            last_rule_error: journal.last_filter_error(self.reader).or(last_key_error),
+            rule_errors: stats.filter_errors,
+            last_rule_error: journal.last_filter_error(self.reader),
             coalesced: stats.coalesced,
             olds_given_up: stats.olds_given_up,
             synced: self.has_synced(),

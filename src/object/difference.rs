@@ -3,11 +3,13 @@
 //! The patches are complete: applied to the old state, each gives the new one. They compare elements of arrays by position, so an
 //! element inserted at the front changes all later ones. The list of paths is made for readers: it compares the elements of a list
 //! of objects by their [merge key](super::merge_key), if there is one.
+//!
+//! A long name of a member is part of the path of each value below it. So that one object cannot take gigabytes, it is one
+//! difference if its paths would take more than 64 MiB.
 
 use std::{borrow::Cow, fmt::Write as _};
 
-/// Returns the JSON Patch (RFC 6902) from one value to another. It only has the operations `add`, `remove` and `replace`.
-pub use json_patch::diff as json_patch;
+use json_patch::{Patch, PatchOperation, ReplaceOperation};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -20,7 +22,7 @@ use super::{field_path::write_member, merge_key::Pairs};
 pub struct Difference<'a> {
     /// Path in the syntax of a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. The position
     /// is that in the new state; of a removed element, that in the old state. Empty if the two states are different kinds of
-    /// value.
+    /// value, or have too long paths.
     pub path: String,
     /// Old value; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,6 +30,18 @@ pub struct Difference<'a> {
     /// New value; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<Cow<'a, Value>>,
+}
+
+/// Maximum number of bytes of all paths in a state. A normal object of 1 MiB has a tenth of it.
+const PATHS_MAX: usize = 64 << 20;
+
+/// Returns the JSON Patch (RFC 6902) from one value to another. It only has the operations `add`, `remove` and `replace`.
+pub fn json_patch(old: &Value, new: &Value) -> Patch {
+    if have_short_paths(old, new) {
+        return json_patch::diff(old, new);
+    }
+    let whole = ReplaceOperation { value: new.clone(), ..ReplaceOperation::default() };
+    Patch(if old == new { Vec::new() } else { vec![PatchOperation::Replace(whole)] })
 }
 
 /// Returns the JSON Merge Patch (RFC 7386) from `old` to `new`. `None` if no such patch exists: `null` in a patch deletes
@@ -55,14 +69,29 @@ pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
 
 /// Returns all differences in the order of `old`. The added members of an object follow its other members.
 pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
-    differences_within(usize::MAX, old, new).0
+    let mut walk = Walk { path: String::new(), found: Vec::new() };
+    if have_short_paths(old, new) {
+        walk.values(Some(old), Some(new));
+    } else if old != new {
+        walk.push(Some(Cow::Borrowed(old)), Some(Cow::Borrowed(new)));
+    }
+    walk.found
 }
 
-/// Returns the first [`differences`] whose paths have at most `bytes` bytes in all, and the number of further differences.
-pub(crate) fn differences_within<'a>(bytes: usize, old: &'a Value, new: &'a Value) -> (Vec<Difference<'a>>, usize) {
-    let mut walk = Walk { path: String::new(), found: Vec::new(), room: bytes, more: 0 };
-    walk.values(Some(old), Some(new));
-    (walk.found, walk.more)
+fn have_short_paths(old: &Value, new: &Value) -> bool {
+    [old, new].into_iter().all(|state| paths_size(state, 0) <= PATHS_MAX)
+}
+
+/// Returns the number of bytes of the paths of all values below a value whose own path has `length` bytes, without separators.
+fn paths_size(value: &Value, length: usize) -> usize {
+    let below = |length: usize, value| length.saturating_add(paths_size(value, length));
+    match value {
+        Value::Object(members) => {
+            members.iter().fold(0, |size, (name, value)| size.saturating_add(below(length + name.len(), value)))
+        }
+        Value::Array(elements) => elements.iter().fold(0, |size, value| size.saturating_add(below(length, value))),
+        _ => 0,
+    }
 }
 
 /// Returns the paths of all [`differences`] between two documents; empty if one of them is malformed.
@@ -75,20 +104,11 @@ pub(crate) fn paths_between(old: &[u8], new: &[u8]) -> Vec<String> {
 struct Walk<'a> {
     path: String,
     found: Vec<Difference<'a>>,
-    /// Remaining bytes for paths. A long name of a member is part of the path of each difference below it.
-    room: usize,
-    /// Number of differences without room.
-    more: usize,
 }
 
 impl<'a> Walk<'a> {
     fn push(&mut self, old: Option<Cow<'a, Value>>, new: Option<Cow<'a, Value>>) {
-        if let Some(room) = self.room.checked_sub(self.path.len()).filter(|_| self.more == 0) {
-            self.room = room;
-            self.found.push(Difference { path: self.path.clone(), old, new });
-        } else {
-            self.more += 1;
-        }
+        self.found.push(Difference { path: self.path.clone(), old, new });
     }
 
     fn values(&mut self, old: Option<&'a Value>, new: Option<&'a Value>) {
@@ -278,12 +298,13 @@ mod tests {
 
     #[test]
     fn long_member_names_take_bounded_memory() {
-        let long = "x".repeat(1_000);
-        let state = |value: u32| json!({ &long: (0..100).map(|at| value + at).collect::<Vec<_>>(), "y": value });
-        let (old, new) = (state(1), state(2));
-        let (found, more) = differences_within(5_000, &old, &new);
-        assert_eq!((found.len(), more), (4, 97));
-        assert_eq!(found, differences(&old, &new)[..4]);
+        let state = |length: usize, value: usize| json!({ "x".repeat(length): vec![value; 1_000], "y": value });
+        let (old, new) = (state(1_000, 1), state(1_000, 2));
+        assert_eq!((differences(&old, &new).len(), json_patch(&old, &new).0.len()), (1_001, 1_001));
+        let (old, new) = (state(100_000, 1), state(100_000, 2));
+        assert_eq!(found(&old, &new), json!([{ "path": "", "old": old, "new": new }]));
+        assert_eq!(json!(json_patch(&old, &new)), json!([{ "op": "replace", "path": "", "value": new }]));
+        assert!(found(&new, &new) == json!([]) && json_patch(&new, &new).is_empty());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    difference::{Difference, differences_within},
+    difference::{Difference, differences},
     pod_status::{PodStatus, text},
 };
 use crate::printable::printable;
@@ -18,8 +18,6 @@ const PATH_MAX: usize = 60;
 const VALUE_MAX: usize = 24;
 /// Like [`VALUE_MAX`], for images.
 const IMAGE_MAX: usize = 40;
-/// Maximum number of bytes of the paths that are compared.
-const PATHS_BYTES_MAX: usize = 1 << 20;
 
 /// Counters that an object leaves out while they are 0, and their name in a summary.
 const COUNTERS: [(&str, &str); 5] = [
@@ -62,12 +60,12 @@ enum Rank {
 ///   variables are left out.
 pub(crate) fn summary(old: &Value, new: &Value) -> Option<String> {
     let states = states(old, new);
-    let (found, more) = differences_within(PATHS_BYTES_MAX, old, new);
+    let found = differences(old, new);
     let mut ranked: Vec<_> = found.iter().map(|difference| (rank(difference, old, new), difference)).collect();
     ranked.sort_by_key(|(rank, _)| *rank);
     let best = if states.is_empty() { ranked.first().map_or(Rank::Version, |(rank, _)| *rank) } else { Rank::Fact };
     ranked.retain(|(rank, _)| *rank <= best.max(Rank::Desired));
-    let count = states.len() + ranked.len() + more;
+    let count = states.len() + ranked.len();
     if count == 0 {
         return None;
     }

@@ -1,5 +1,7 @@
 //! Checks of a template's syntax tree. They cover every branch, while a trial covers only the branches that it takes.
 
+use std::collections::BTreeSet;
+
 use minijinja::{
     Environment, ErrorKind,
     machinery::{
@@ -47,6 +49,8 @@ pub(super) struct TemplateCheck {
     pub(super) mistakes: Vec<TemplateError>,
     /// Fields that the template uses, sorted, each once.
     pub(super) uses: Vec<FieldUse>,
+    /// Variables of the event that the template reads.
+    pub(super) variables: BTreeSet<&'static str>,
 }
 
 /// Checks a template.
@@ -193,7 +197,9 @@ impl<'a> Check<'a> {
 
     fn expression(&mut self, expression: &Expr<'a>) {
         match expression {
-            Expr::Var(_) | Expr::Const(_) => {}
+            Expr::Const(_) => {}
+            // A name that the template binds itself may hide the variable: then the variable is only decoded in vain.
+            Expr::Var(name) => self.found.variables.extend(VARIABLES.into_iter().find(|variable| *variable == name.id)),
             Expr::Slice(slice) => {
                 let bounds = [&slice.start, &slice.stop, &slice.step].into_iter().flatten();
                 self.expressions(std::iter::once(&slice.expr).chain(bounds));

@@ -85,7 +85,7 @@ impl ThrottleRule {
                 Ok(key) => return Some(ThrottleKey::of(&[text, &key])),
                 Err(error) => {
                     judged.errors += 1;
-                    judged.last_error = Some(format!("{}: once_key: {error}", object.key()));
+                    judged.last_error = Some(format!("{}: `once_key`: {error}", object.key()));
                 }
             }
         }
@@ -272,7 +272,7 @@ mod tests {
         let judged = rule(Some("{{ object.nope }}"), &state).judge(events(10, &["a", "b", "a"]));
         assert_eq!((sequences(&judged), judged.errors), (vec![10, 11], 3));
         let said = judged.last_error.unwrap();
-        assert!(said.contains("once_key: ") && said.contains('a'), "{said}");
+        assert!(said.contains("`once_key`: ") && said.contains('a'), "{said}");
     }
 
     #[test]
