@@ -62,7 +62,7 @@ Examples:
                                                   for CI: treat warnings and notes as errors
   deltabus test -c config.toml                    run the [[tests]] of the configuration
   deltabus resources -c config.toml               list the types that it selects on this cluster
-  deltabus rbac -c config.toml | kubectl apply -f -
+  deltabus rbac -c config.toml --service-account deltabus/deltabus | kubectl apply -f -
                                                   grant the least rights that it needs
   deltabus manifests -c config.toml | kubectl apply -f -
                                                   install it in the cluster
