@@ -63,7 +63,7 @@ fn length<T>(short: T, full: T) -> T {
 
 /// Returns the number of pods per deployment.
 fn replicas() -> usize {
-    length(20, 50)
+    length(12, 50)
 }
 
 /// Custom types that are created, filled and removed in turn, repeatedly.
@@ -97,7 +97,7 @@ impl Plan {
             types: Some(&TYPES),
             reload_every: None,
             custom_types: false,
-            rounds: 5,
+            rounds: length(3, 5),
             at_least: Duration::ZERO,
             faults: false,
             server_restarts: 0,
@@ -111,7 +111,6 @@ impl Plan {
             types: None,
             reload_every: Some(length(Duration::from_secs(6), Duration::from_secs(20))),
             custom_types: true,
-            rounds: length(3, 5),
             at_least: length(Duration::from_secs(24), Duration::from_secs(100)),
             ..Self::listed()
         }

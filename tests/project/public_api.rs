@@ -7,7 +7,7 @@ use regex::Regex;
 /// Upper limit of the number of public types, functions and methods.
 const ITEMS_MAX: usize = 300;
 
-/// Reads the pages in `DELTABUS_DOC`, which `cargo doc --no-deps --features kafka` writes to `target/doc/deltabus`. `.ci/run` sets the
+/// Reads the pages in `DELTABUS_DOC`, which `cargo doc --no-deps --features kafka,otlp` writes to `target/doc/deltabus`. `.ci/run` sets the
 /// variable; without it there is nothing to compare. After a wanted change, `INSTA_UPDATE=always` updates the snapshot.
 #[test]
 fn public_api_equals_its_snapshot() {
