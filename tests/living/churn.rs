@@ -392,7 +392,7 @@ fn differences(ours: &State, server: &State) -> String {
 fn rolling_restarts_end_in_server_state() {
     let Some(replay) = Scene::play("rolling_restarts_end_in_server_state", Plan::listed()) else { return };
     assert_eq!(replay.duplicates, 0, "nothing was sent twice without a restart");
-    let all_pods = 5 * DEPLOYMENTS.len() * replicas();
+    let all_pods = Plan::listed().rounds * DEPLOYMENTS.len() * replicas();
     let deleted = replay.counts[&("deleted".to_owned(), "watch".to_owned())];
     assert!(deleted >= all_pods, "every pod was replaced, not {deleted} of {all_pods}");
 }
