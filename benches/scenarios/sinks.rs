@@ -15,7 +15,7 @@
 #[cfg(feature = "kafka")]
 mod kafka_rows;
 
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 use deltabus::internals::{
     change::{Cause, Change},
@@ -218,7 +218,7 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
         Ok(Response::default())
     })?;
     let options = WebhookOptions { url: PlainOrSecret::Plain(url), ..WebhookOptions::default() };
-    let timeout = std::time::Duration::from_secs(30);
+    let timeout = Duration::from_secs(30);
     deliver(&Webhook::new(options, is_array, timeout, Encoder::new("prod", "9f2c"))?, batches, 1, CONCURRENCY)
 }
 
@@ -226,6 +226,15 @@ fn to_webhook(is_array: bool, batches: &[Notification]) -> Outcome<Took> {
 fn deliver(handler: &dyn AsyncHandler, batches: &[Notification], times: u32, concurrency: usize) -> Outcome<Took> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        // A busy broker knows a new topic only after a while. The first delivery, which also connects, is not measured.
+        let mut tries = 0;
+        while let Err(error) = handler.deliver(&batches[0], Form::Whole).await {
+            tries += 1;
+            if tries == 50 {
+                return Err(error.into());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
         let (begin, events) = (now(), EVENTS * u64::from(times));
         let batches = (0..times).flat_map(|_| batches);
         let attempts = batches.map(|batch| handler.deliver(batch, Form::Whole));
