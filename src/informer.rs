@@ -430,6 +430,7 @@ impl Informer {
         let meta = self.meta();
         let mut store = EvmapStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
         self.objects().into_iter().for_each(|object| store.put(&object));
+        store.reach_place(meta.place);
         store.reach(Reached { generation: meta.generation + 1, ..meta.reached() });
         store.publish();
         let indexer = Indexer::new(store, self.options.indexer.clone());

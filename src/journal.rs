@@ -13,10 +13,12 @@
 //! | `filter` | filters of readers; a refused record is not delivered |
 //! | `recovery` | selection of the records that a reader has missed, after a restart |
 //! | `store`, `disk`, `committer` | the state on disk, and the thread that syncs, saves, removes and repairs |
-//! | `compaction`, `retention` | rules for coalescing records of the state, and for removing old ones |
+//! | `coalesce` | the rules for coalescing waiting records, in memory and in the state |
+//! | `compaction`, `retention` | coalescing records of the state, and removing old ones |
 //!
 //! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
 
+mod coalesce;
 #[cfg(feature = "state")]
 mod committer;
 #[cfg(not(feature = "state"))]

@@ -195,6 +195,21 @@ fn names(unit: &Informer) -> String {
 }
 
 #[test]
+fn successor_of_hung_indexer_keeps_position_of_cache() {
+    run(async {
+        let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
+        let unit = bench.ran(&server, options()).await;
+        let before = unit.meta();
+        assert!(before.place > 0);
+        let hung = unit.slot.load().lease().expect("no actor runs");
+        unit.take_over(100, &bench.shared.journal);
+        let after = unit.meta();
+        assert_eq!((after.generation, after.place), (before.generation + 1, before.place));
+        drop(hung);
+    });
+}
+
+#[test]
 fn unit_counts_lists_watches_and_events() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));

@@ -1,21 +1,6 @@
-//! Rules for compacting the stored records of a reader: which records are removed, and how the remaining ones change.
-//!
-//! For each object, in the order of its records:
-//!
-//! | waiting | next | result |
-//! |---|---|---|
-//! | Added | Updated | Added with the new state |
-//! | Updated | Updated | Updated: first `old`, last state |
-//! | Updated, Unchanged | Deleted, Removed | Deleted, Removed |
-//! | Updated to another uid | Deleted, Removed | both: the update stands for the Added of that uid |
-//! | Added | Deleted, Removed | both: a deletion is never cancelled (I2) |
-//! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one |
-//! | Added, Updated | Unchanged, same version | the waiting one |
-//! | Unchanged | Unchanged, Updated | the later one |
-//!
-//! All other records are kept, and every [`ChangeKind::Synced`] too. A coalesced record takes the position of the last record in
-//! it. An Added keeps its position if it belongs to the initial state or waits before a `Synced`: it must be delivered before that
-//! `Synced` (S-8).
+//! Compaction of the stored records of a reader: which records are removed, and how the remaining ones change, by the
+//! [rules](super::coalesce). An Added keeps its position if it belongs to the initial state or waits before a `Synced`. Every
+//! [`ChangeKind::Synced`] is kept.
 //!
 //! Records that the reader holds in memory are not coalesced, because they may be delivered already. An Added that the last run may
 //! have delivered is not coalesced either. Otherwise an object could be added twice, or one position could have two events.
@@ -27,7 +12,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use roaring::RoaringTreemap;
 
-use super::ChangeKind;
+use super::{
+    ChangeKind,
+    coalesce::{Effect, Next, Shows, Waiting, coalesce, folds, is_gone},
+};
 use crate::change::Cause;
 
 /// Hash of unit, namespace and name. It is wide enough that collisions need not be handled.
@@ -106,24 +94,7 @@ impl Plan {
 #[derive(Clone, Copy, Debug)]
 struct End {
     place: u64,
-    is_deletion: bool,
-}
-
-/// Effect of a new record on the waiting record of the same object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Merge {
-    /// Both records stay.
-    Beside,
-    /// The new record replaces the waiting one.
-    Replace,
-    /// Both become an Added at the position of the new one.
-    Move,
-    /// Both become an Updated at the position of the new one.
-    Join,
-    /// The waiting record gets the object of the new one.
-    Refresh,
-    /// The new record is dropped: it adds nothing.
-    Nothing,
+    kind: ChangeKind,
 }
 
 /// Last waiting record of each object, for one reader. The table exists during one pass.
@@ -156,12 +127,12 @@ impl Lanes {
                 // A replayed record may be older than the waiting one.
                 Some(tail) if tail.last >= row.tail.place => {}
                 Some(tail) if may_merge(tail.place) && may_merge(row.tail.place) => {
-                    let merge = if tail.kind == ChangeKind::Added && tail.place <= shown && !is_gone(row.tail.kind) {
-                        Merge::Beside
+                    let effect = if tail.kind == ChangeKind::Added && tail.place <= shown && !is_gone(row.tail.kind) {
+                        Effect::Both
                     } else {
-                        self.merge(&tail, row)
+                        self.effect(&tail, row)
                     };
-                    self.follow(tail, merge, row, &may_merge, &mut plan);
+                    self.follow(tail, effect, row, &may_merge, &mut plan);
                 }
                 _ => self.note(row),
             }
@@ -169,80 +140,63 @@ impl Lanes {
         plan
     }
 
-    fn follow(&mut self, tail: Tail, merge: Merge, row: &Row, may_merge: &impl Fn(u64) -> bool, plan: &mut Plan) {
+    fn follow(&mut self, tail: Tail, effect: Effect, row: &Row, may_merge: &impl Fn(u64) -> bool, plan: &mut Plan) {
         let draft = plan.draft(tail.place);
         let moved = Tail { place: row.tail.place, last: row.tail.place, state: row.tail.state, ..tail };
-        match merge {
-            Merge::Beside => {
-                let end = self.ends.get(&row.lane).filter(|end| may_merge(end.place));
-                if let Some(end) = end.filter(|_| is_gone(row.tail.kind) && tail.uid == row.tail.uid)
-                    && (row.tail.kind == ChangeKind::Deleted || !end.is_deletion)
-                {
+        match effect {
+            Effect::Both => {
+                let end = self.ends.get(&row.lane).filter(|end| may_merge(end.place) && tail.uid == row.tail.uid);
+                if let Some(end) = end.filter(|end| folds([end.kind, tail.kind, row.tail.kind])) {
                     plan.supersede(end.place);
                     plan.supersede(tail.place);
                 }
                 self.append(row);
             }
-            Merge::Replace => {
+            Effect::Next => {
                 plan.supersede(tail.place);
                 self.ends.remove(&row.lane);
                 self.tails.insert(row.lane, row.tail);
             }
-            Merge::Move | Merge::Join => {
+            Effect::Move | Effect::Join => {
                 plan.supersede(tail.place);
-                let mut new = Draft::of(row.tail.place);
-                if merge == Merge::Move {
-                    new.shape = draft.shape;
-                } else {
-                    new.old = draft.old;
-                }
-                plan.drafts.insert(row.tail.place, new);
+                let shape = if effect == Effect::Move { draft.shape } else { row.tail.place };
+                plan.drafts.insert(row.tail.place, Draft { shape, object: row.tail.place, old: draft.old });
                 self.tails.insert(row.lane, moved);
             }
-            Merge::Refresh => {
+            Effect::Refresh => {
                 plan.supersede(row.tail.place);
                 plan.drafts.insert(tail.place, Draft { object: row.tail.place, ..draft });
                 self.tails.insert(row.lane, Tail { place: tail.place, ..moved });
             }
-            Merge::Nothing => plan.supersede(row.tail.place),
+            Effect::Waiting => plan.supersede(row.tail.place),
         }
     }
 
-    /// Applies the table in the module documentation.
-    fn merge(&self, tail: &Tail, row: &Row) -> Merge {
-        use ChangeKind::{Added, Deleted, Removed, Unchanged, Updated};
-        if tail.uid != row.tail.uid {
-            return Merge::Beside;
-        }
-        match (tail.kind, row.tail.kind) {
-            (Added, Updated) if tail.keeps_its_place || tail.place < self.synced => Merge::Refresh,
-            (Added, Updated) => Merge::Move,
-            (Updated, Updated) => Merge::Join,
-            (Updated, Deleted | Removed) if tail.recreated => Merge::Beside,
-            (Updated | Unchanged, Deleted | Removed) | (Unchanged, Unchanged | Updated) => Merge::Replace,
-            // After a reload the same version may have another body.
-            (Added | Updated, Unchanged) if tail.state == row.tail.state && row.cause == Some(Cause::Reload) => {
-                Merge::Refresh
-            }
-            (Added | Updated, Unchanged) if tail.state == row.tail.state => Merge::Nothing,
-            _ => Merge::Beside,
-        }
+    fn effect(&self, tail: &Tail, row: &Row) -> Effect {
+        let shows = if tail.uid != row.tail.uid {
+            Shows::AnotherObject // also for an update to another uid: the head of a record does not name the previous one
+        } else if tail.state != row.tail.state {
+            Shows::AnotherVersion
+        } else if row.cause == Some(Cause::Reload) {
+            Shows::SameVersion
+        } else {
+            Shows::SameBody
+        };
+        let keeps_position = tail.keeps_its_place || tail.place < self.synced;
+        let waiting = Waiting { kind: tail.kind, recreated: tail.recreated, keeps_position };
+        coalesce(waiting, Next { kind: row.tail.kind, is_wanted: true, shows })
     }
 
     fn append(&mut self, row: &Row) {
         let before = self.tails.insert(row.lane, row.tail);
         match before {
             Some(end) if row.tail.kind == ChangeKind::Added && is_gone(end.kind) && end.uid == row.tail.uid => {
-                let end = End { place: end.place, is_deletion: end.kind == ChangeKind::Deleted };
+                let end = End { place: end.place, kind: end.kind };
                 self.ends.insert(row.lane, end);
             }
             _ => drop(self.ends.remove(&row.lane)),
         }
     }
-}
-
-fn is_gone(kind: ChangeKind) -> bool {
-    matches!(kind, ChangeKind::Deleted | ChangeKind::Removed)
 }
 
 #[cfg(test)]

@@ -36,6 +36,13 @@ impl Inner {
         lock(&self.core)
     }
 
+    /// Calls `act`, which may make batches due, and wakes their readers.
+    pub(super) fn advance<R>(&self, act: impl FnOnce(&mut MemoryJournal) -> R) -> R {
+        let (result, woken) = self.core().advance(act);
+        self.wake(&woken);
+        result
+    }
+
     pub(super) fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
     }
@@ -66,12 +73,13 @@ impl Inner {
     pub(super) fn sync(&self, disk: &Disk) -> Result<(), StoreError> {
         let to_sync = self.core().to_sync();
         disk.sync()?;
-        let mut core = self.core();
-        let woken = to_sync.map(|to| core.synced(to)).unwrap_or_default();
-        let unsynced = core.unsynced_bytes;
-        drop(core);
+        let unsynced = self.advance(|core| {
+            if let Some(to) = to_sync {
+                core.synced(to);
+            }
+            core.unsynced_bytes
+        });
         disk.set_unsynced(unsynced);
-        self.wake(&woken);
         Ok(())
     }
 

@@ -215,16 +215,22 @@ impl MemoryJournal {
         pending.unwrap_or_else(sees) != joins
     }
 
-    /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. Returns the
-    /// readers to wake. If a newer epoch owns the unit by now, takes the append back and fails.
+    /// Calls `act`, which may make batches due, and makes all due batches visible. Returns the readers to wake.
+    pub(crate) fn advance<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> (R, Vec<ReaderId>) {
+        let result = act(self);
+        (result, self.raise())
+    }
+
+    /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. If a newer
+    /// epoch owns the unit by now, takes the append back and fails.
     pub(crate) fn written(
         &mut self,
         (unit, epoch): (UnitId, u64),
         ticket: Ticket,
         reached: Option<&Reached>,
-    ) -> Result<Vec<ReaderId>, Fenced> {
+    ) -> Result<(), Fenced> {
         if let Err(fenced) = self.check_epoch(unit, epoch) {
-            drop(self.take_back(ticket));
+            self.take_back(ticket);
             return Err(fenced);
         }
         if let Some(batch) = self.unsynced.iter_mut().rfind(|batch| batch.ticket == ticket) {
@@ -233,17 +239,16 @@ impl MemoryJournal {
         if let Some(batch) = self.pending.iter_mut().rfind(|batch| batch.ticket == ticket) {
             batch.written = true;
         }
-        Ok(self.raise())
+        Ok(())
     }
 
-    /// Takes back an append that the store refused. Returns the readers to wake: later batches may become visible without it.
-    pub(crate) fn take_back(&mut self, ticket: Ticket) -> Vec<ReaderId> {
+    /// Takes back an append that the store refused. Later batches may be due without it.
+    pub(crate) fn take_back(&mut self, ticket: Ticket) {
         if let Some(at) = self.unsynced.iter().position(|batch| batch.ticket == ticket) {
             let batch = self.unsynced.remove(at).expect("it was just found");
             self.unsynced_bytes -= bytes(&batch.records);
         }
         self.pending.retain(|batch| batch.ticket != ticket);
-        self.raise()
     }
 
     /// Returns the position up to which all records are durable after a sync that starts now. Returns `None` if the sync makes no
@@ -252,12 +257,11 @@ impl MemoryJournal {
         self.unsynced.iter().take_while(|batch| batch.written).last().map(|batch| batch.ticket.last)
     }
 
-    /// Raises the durable watermark. Returns the readers to wake.
-    pub(crate) fn synced(&mut self, to: Sequence) -> Vec<ReaderId> {
+    /// Raises the durable watermark.
+    pub(crate) fn synced(&mut self, to: Sequence) {
         while let Some(batch) = self.unsynced.pop_front_if(|batch| batch.ticket.last <= to) {
             self.unsynced_bytes -= bytes(&batch.records);
         }
-        self.raise()
     }
 
     /// Returns the appends that are written and not durable. They are written again after an error of the disk.
@@ -270,12 +274,11 @@ impl MemoryJournal {
         Sequence(self.unsynced.front().map_or(self.next, |batch| batch.ticket.first.0) - 1)
     }
 
-    /// Makes the records of a ticket visible once all older records are visible. Returns the readers to wake.
-    pub(crate) fn release(&mut self, ticket: Ticket) -> Vec<ReaderId> {
+    /// Lets the records of a ticket become visible, once all older records are.
+    pub(crate) fn release(&mut self, ticket: Ticket) {
         if let Some(batch) = self.pending.iter_mut().find(|batch| batch.ticket == ticket && batch.turn == Turn::Show) {
             batch.released = true;
         }
-        self.raise()
     }
 
     /// Returns the oldest append of a unit that is written and not released. Skips appends that are still being written, because
@@ -296,7 +299,7 @@ impl MemoryJournal {
 
     /// Makes the oldest batches visible, up to the first one that is not due. A batch is due once it is released, and written or
     /// (with [`Fsync::Group`]) durable. Returns the readers to wake.
-    pub(crate) fn raise(&mut self) -> Vec<ReaderId> {
+    fn raise(&mut self) -> Vec<ReaderId> {
         let mut woken = Vec::new();
         let (fsync, durable) = (self.fsync, self.durable());
         let is_durable = |batch: &Batch| fsync != Some(Fsync::Group) || batch.ticket.last <= durable;

@@ -384,15 +384,15 @@ impl Run {
         let at_work = self.at_work[unit as usize];
         let crosses = consumer.sees.contains(&unit) == leaves;
         if leaves {
-            self.journal.cross((*id, false), at_work, self.epoch, &changes, 1).unwrap();
-            self.journal.raise();
+            let epoch = self.epoch;
+            self.journal.advance(|journal| journal.cross((*id, false), at_work, epoch, &changes, 1)).0.unwrap();
             consumer.sees.remove(&unit);
             consumer.begins_with.remove(&unit);
             self.hits.left += u64::from(crosses);
             consumer.awaits.insert(unit);
         } else {
-            self.journal.cross((*id, true), at_work, self.epoch, &changes, 1).unwrap();
-            self.journal.raise();
+            let epoch = self.epoch;
+            self.journal.advance(|journal| journal.cross((*id, true), at_work, epoch, &changes, 1)).0.unwrap();
             self.hits.joined += u64::from(crosses);
             consumer.awaits.remove(&unit);
             if crosses {
@@ -431,7 +431,7 @@ impl Run {
             let cause = Cause::Resync { round };
             let changes: Vec<_> = all.map(|object| Change::Unchanged { object, cause }).collect();
             let ticket = self.append(unit, &changes);
-            self.journal.release(ticket);
+            self.journal.advance(|journal| journal.release(ticket));
             self.hits.rounds += 1;
         }
     }
@@ -460,7 +460,7 @@ impl Run {
         for reader in 0..READERS {
             self.take_interest(reader);
         }
-        let (last, _) = self.journal.retire_unit(before);
+        let (last, _) = self.journal.advance(|journal| journal.retire_unit(before));
         self.retired.push((before, last));
         self.hits.succeeded += 1;
     }
@@ -485,7 +485,7 @@ impl Run {
             Op::Release { unit } => self.release(*unit),
             Op::Withdraw { unit } => {
                 let Some((before, ticket)) = self.before.remove(unit) else { return };
-                self.journal.take_back(ticket);
+                self.journal.advance(|journal| journal.take_back(ticket));
                 self.hits.withdrawn += ticket.last.0 + 1 - ticket.first.0;
                 for (_, consumer, ..) in &mut self.readers {
                     let stays = |sequence: &u64| *sequence < ticket.first.0 || *sequence > ticket.last.0;
@@ -565,7 +565,7 @@ impl Run {
     fn release(&mut self, unit: u32) {
         if let Some((_, ticket)) = self.before.remove(&unit) {
             let mark = self.journal.released();
-            self.journal.release(ticket);
+            self.journal.advance(|journal| journal.release(ticket));
             self.hits.out_of_order += u64::from(self.journal.released() == mark);
         }
     }

@@ -415,21 +415,22 @@ impl Run {
                 reader.expected.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
                 reader.wanted.retain(|sequence| *sequence < ticket.first.0 || *sequence > ticket.last.0);
             }
-            self.journal.take_back(ticket);
+            self.journal.advance(|journal| journal.take_back(ticket));
             self.outstanding.remove(&unit);
             self.hits.refused += 1;
             return;
         }
         *is_written = true;
         self.disk.write(Write::Records(records.iter().map(|record| (record.clone(), None)).collect()));
-        self.journal.written((UnitId(unit), self.epoch), ticket, Some(&Reached::default())).unwrap();
+        let of = (UnitId(unit), self.epoch);
+        self.journal.advance(|journal| journal.written(of, ticket, Some(&Reached::default()))).0.unwrap();
     }
 
     fn release(&mut self, unit: u32) {
         if self.outstanding.get(&unit).is_some_and(|(.., is_written)| *is_written) {
             let (ticket, ..) = self.outstanding.remove(&unit).unwrap();
             assert_eq!(self.journal.outstanding(UnitId(unit)), Some(ticket));
-            self.journal.release(ticket);
+            self.journal.advance(|journal| journal.release(ticket));
             self.released.extend(ticket.first.0..=ticket.last.0);
             let is_visible = self.journal.released() >= ticket.last;
             self.hits.undurable += u64::from(!is_visible);
@@ -572,7 +573,8 @@ impl Run {
         let only = self.journal.address(id).to_string();
         let written = records(ticket, unit, &changes).into_iter().map(|record| (record, Some(only.clone())));
         self.disk.write(Write::Records(written.collect()));
-        self.journal.written((UnitId(unit), self.epoch), ticket, None).unwrap();
+        let of = (UnitId(unit), self.epoch);
+        self.journal.advance(|journal| journal.written(of, ticket, None)).0.unwrap();
         self.released.insert(ticket.first.0);
     }
 
@@ -806,7 +808,7 @@ impl Run {
     fn end_sync(&mut self) {
         if let Some((writes, to)) = self.syncing.take() {
             self.disk.sync(writes);
-            to.map(|to| self.journal.synced(to));
+            to.map(|to| self.journal.advance(|journal| journal.synced(to)));
         }
     }
 

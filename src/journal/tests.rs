@@ -12,8 +12,13 @@ fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -
 
 fn commit(journal: &mut MemoryJournal, unit: u32, changes: &[Change]) {
     let ticket = journal.append(UnitId(unit), 1, changes, 5).unwrap();
-    journal.release(ticket);
+    release(journal, ticket);
     journal.check();
+}
+
+/// Releases a ticket. Returns the readers to wake.
+fn release(journal: &mut MemoryJournal, ticket: Ticket) -> Vec<ReaderId> {
+    journal.advance(|journal| journal.release(ticket)).1
 }
 
 fn all(journal: &mut MemoryJournal, reader: ReaderId) -> Vec<String> {
@@ -104,7 +109,7 @@ fn refreshed_object_updates_queued_bodies_without_event() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
     let ticket = journal.append(UnitId(0), 1, &[refreshed(1)], 1).unwrap();
-    assert!(journal.release(ticket).is_empty(), "nobody is woken");
+    assert!(release(&mut journal, ticket).is_empty(), "nobody is woken");
     assert_eq!((journal.stats(one).wanted, journal.released()), (0, Sequence(1)));
 }
 
@@ -226,10 +231,10 @@ fn readers_see_nothing_above_watermark() {
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
     let first = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
     let second = journal.append(UnitId(1), 1, &[added("b", "b", 1)], 0).unwrap();
-    assert!(journal.release(second).is_empty());
+    assert!(release(&mut journal, second).is_empty());
     assert!(journal[one].read(10, 1000).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), Some(first));
-    assert_eq!(journal.release(first), [one]);
+    assert_eq!(release(&mut journal, first), [one]);
     assert_eq!(journal.released(), Sequence(2));
     assert_eq!(all(&mut journal, one), ["added a/1", "added b/1"]);
 }
@@ -240,12 +245,12 @@ fn replaced_unit_is_fenced_and_rolled_back() {
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
     let hung = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
     let other = journal.append(UnitId(1), 1, &[added("b", "b", 1)], 0).unwrap();
-    journal.release(other);
+    release(&mut journal, other);
     journal.fence(UnitId(0), 2);
     let late = journal.append(UnitId(0), 1, &[added("a", "a", 2)], 0);
     assert_eq!(late, Err(Fenced { unit: UnitId(0), epoch: 1, current: 2 }));
-    assert_eq!(journal.take_back(hung), vec![one]);
-    assert!(journal.release(hung).is_empty());
+    assert_eq!(journal.advance(|journal| journal.take_back(hung)).1, [one]);
+    assert!(release(&mut journal, hung).is_empty());
     assert_eq!(all(&mut journal, one), ["added b/1"]);
     journal.append(UnitId(0), 2, &[], 0).unwrap();
     assert_eq!(journal.outstanding(UnitId(0)), None);
@@ -310,8 +315,7 @@ fn join(
     epoch: u64,
     changes: &[Change],
 ) -> Result<(), Fenced> {
-    journal.cross((reader, true), unit, epoch, changes, 5)?;
-    journal.raise();
+    journal.advance(|journal| journal.cross((reader, true), unit, epoch, changes, 5)).0?;
     Ok(())
 }
 
@@ -352,7 +356,7 @@ fn private_records_wait_for_unreleased_ones() {
     join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(journal[late].read(9, usize::MAX).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), None, "nothing of it has to be released");
-    assert_eq!(journal.release(ticket), [late]);
+    assert_eq!(release(&mut journal, ticket), [late]);
     assert_eq!(all(&mut journal, late), ["added a/1"]);
     assert!(join(&mut journal, late, UnitId(0), 0, &[]).is_err(), "an older epoch is fenced");
 }
@@ -363,8 +367,7 @@ fn rejoining_reader_sees_removed_then_added() {
     let one = open(&mut journal, every(0));
     commit(&mut journal, 0, &[added("a", "a", 1)]);
     let removed = Change::Removed { object: pod("a", "a", 1), cause: Cause::Reload };
-    journal.cross((one, false), UnitId(0), 1, &[removed], 0).unwrap();
-    journal.raise();
+    journal.advance(|journal| journal.cross((one, false), UnitId(0), 1, &[removed], 0)).0.unwrap();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
     join(&mut journal, one, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
     assert_eq!(journal[one].read(9, usize::MAX).len(), 3);
@@ -497,7 +500,7 @@ fn unit_replaced_during_a_join_still_shows_its_resyncs() {
     join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(late, &with_resyncs(UnitId(2), true));
-    journal.release(before);
+    release(&mut journal, before);
     assert_eq!(all(&mut journal, late), ["added a/1", "updated a/1"]);
 }
 
@@ -511,7 +514,7 @@ fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
     join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(reader, &with_resyncs(UnitId(2), true));
-    journal.release(before);
+    release(&mut journal, before);
     assert_eq!(all(&mut journal, reader), ["removed a/1", "added a/1", "updated a/1"]);
 }
 
@@ -527,7 +530,7 @@ fn pending_join_follows_changed_resync_interval() {
     for unit in [UnitId(0), UnitId(2)] {
         journal.set_interest(reader, &with_resyncs(unit, true));
     }
-    journal.release(before);
+    release(&mut journal, before);
     assert_eq!(all(&mut journal, reader), ["added a/1", "updated a/1"]);
 }
 

@@ -310,7 +310,7 @@ impl World<'_> {
         let births = self.births;
         let ticket = self.process().journal.append(id, epoch, changes, births).expect("it is not fenced");
         self.write_append((id, epoch), ticket, births, changes, reached);
-        self.process().journal.release(ticket);
+        self.process().journal.advance(|journal| journal.release(ticket));
     }
 
     /// Stores the seed of a new unit, in parts, and then describes it as complete.
@@ -330,7 +330,8 @@ impl World<'_> {
             let reached = parts.peek().is_none().then_some(&reached);
             let only = Some(NOBODY.to_owned());
             self.disk.write(Write::Append { unit: id, records: records.clone(), only, reached: reached.cloned() });
-            self.process().journal.written((id, 0), ticket, reached).expect("it is not fenced");
+            let written = |journal: &mut MemoryJournal| journal.written((id, 0), ticket, reached);
+            self.process().journal.advance(written).0.expect("it is not fenced");
             self.note_written(records.into_iter().map(|record| (record, BTreeSet::new())));
             if self.is_cut("crash: a part of a seed is stored") {
                 return None;

@@ -90,7 +90,11 @@ impl World<'_> {
         let records = records(id, ticket.first, births, changes);
         let only = self.process().journal.address(reader).into_string();
         self.disk.write(Write::Append { unit: id, records: records.clone(), only: Some(only), reached: None });
-        self.process().journal.written((id, epoch), ticket, None).expect("it is not fenced");
+        self.process()
+            .journal
+            .advance(|journal| journal.written((id, epoch), ticket, None))
+            .0
+            .expect("it is not fenced");
         let wanted = if is_silent { BTreeSet::new() } else { BTreeSet::from([sink]) };
         self.note_written(records.into_iter().map(|record| (record, wanted.clone())));
         true

@@ -40,7 +40,7 @@ impl World<'_> {
                 unit.in_flight = Some((transaction, Stage::Published(ticket)));
             }
             Stage::Published(ticket) => {
-                journal.release(ticket);
+                journal.advance(|journal| journal.release(ticket));
             }
         }
         self.trace(|| format!("unit {}: done with {stage:?}", id.0));
@@ -76,7 +76,8 @@ impl World<'_> {
         let records = records(id, ticket.first, birth, changes);
         let (written, reached) = (records.clone(), Some(reached.clone()));
         self.disk.write(Write::Append { unit: id, records: written, only: None, reached: reached.clone() });
-        self.process().journal.written((id, epoch), ticket, reached.as_ref()).unwrap();
+        let written = |journal: &mut MemoryJournal| journal.written((id, epoch), ticket, reached.as_ref());
+        self.process().journal.advance(written).0.unwrap();
         let wanted: Vec<_> = records.iter().map(|record| self.wanting(record)).collect();
         self.note_written(records.into_iter().zip(wanted));
     }
@@ -121,13 +122,13 @@ impl World<'_> {
         let id = unit.id;
         let in_flight = unit.in_flight.take();
         if let Some((_, Stage::Appended(ticket, _))) = &in_flight {
-            journal.take_back(*ticket);
+            journal.advance(|journal| journal.take_back(*ticket));
         }
         unit.indexer.discard();
         if let (Some((transaction, _)), Some(ticket)) = (&in_flight, journal.outstanding(unit.id)) {
             unit.indexer.commit(transaction);
             unit.indexer.publish();
-            journal.release(ticket);
+            journal.advance(|journal| journal.release(ticket));
         }
         unit.launch();
         journal.fence(unit.id, unit.epoch);
@@ -164,7 +165,7 @@ impl World<'_> {
         if let Some((writes, to)) = self.process().syncing.take() {
             self.disk.sync(writes);
             if let Some(to) = to {
-                self.process().journal.synced(to);
+                self.process().journal.advance(|journal| journal.synced(to));
                 self.trace(|| format!("synced up to {}", to.0));
             }
         }

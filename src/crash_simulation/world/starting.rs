@@ -208,7 +208,7 @@ impl World<'_> {
     /// Retires a unit, in the order of [`Router::remove_unit`](crate::delivery::router::Router::remove_unit).
     pub(super) fn retire(&mut self, unit: UnitId) {
         let process = self.process();
-        let (last, _) = process.journal.retire_unit(unit);
+        let (last, _) = process.journal.advance(|journal| journal.retire_unit(unit));
         process.table.retire_unit(unit, last);
         self.update_unit(unit, |stored| stored.retired = Some(last));
         for sink in &mut self.sinks {

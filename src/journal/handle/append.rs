@@ -8,7 +8,7 @@ use super::Journal;
 use crate::{
     change::{Cause, Change, Reached},
     journal::{
-        AppendError, Move, MoveKind, Sequence, Ticket, UnitId,
+        AppendError, Fenced, Move, MoveKind, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
         recovery::with_mark,
         store::{Append, NOBODY},
@@ -74,15 +74,14 @@ impl Journal {
     fn write(&self, disk: &Disk, epoch: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
         let done = catch_unwind(AssertUnwindSafe(|| disk.store.append(append)));
         if !matches!(done, Ok(Ok(()))) {
-            let woken = self.inner.core().take_back(ticket);
-            self.inner.wake(&woken);
+            self.inner.advance(|core| core.take_back(ticket));
         }
         done.unwrap_or_else(|panic| resume_unwind(panic)).map_err(|error| disk.fail(&error))?;
-        let mut core = self.inner.core();
-        let woken = core.written((append.unit, epoch), ticket, append.reached);
-        let unsynced = core.unsynced_bytes;
-        drop(core);
-        self.inner.wake(&woken?);
+        let (written, unsynced) = self.inner.advance(|core| {
+            let written = core.written((append.unit, epoch), ticket, append.reached);
+            (written, core.unsynced_bytes)
+        });
+        written?;
         if let Some(reached) = append.reached
             && let Some(stored) = lock(&disk.units).get_mut(&append.unit)
         {
@@ -99,8 +98,7 @@ impl Journal {
     /// durable; with [`Fsync::Interval`](super::Fsync::Interval), only written. Tickets of different units may be released in any
     /// order. A ticket that needs no release is ignored.
     pub fn release(&self, ticket: Ticket) {
-        let woken = self.inner.core().release(ticket);
-        self.inner.wake(&woken);
+        self.inner.advance(|core| core.release(ticket));
     }
 
     /// Returns the oldest append of `unit` that is not released.
@@ -141,16 +139,11 @@ impl Journal {
         let _gate = self.inner.disk().map(Disk::enter).transpose()?;
         let stored = self.inner.disk().map(|_| with_mark(joins, changes));
         let changes = stored.as_deref().unwrap_or(changes);
-        let mut core = self.inner.core();
-        let Some(ticket) = core.cross((reader, joins), unit, epoch, changes, time_micros)? else { return Ok(()) };
-        let Some(disk) = self.inner.disk() else {
-            let woken = core.raise();
-            drop(core);
-            self.inner.wake(&woken);
-            return Ok(());
-        };
-        let only = core.address(reader);
-        drop(core);
+        let crossed = self.inner.advance(|core| {
+            let ticket = core.cross((reader, joins), unit, epoch, changes, time_micros)?;
+            Ok::<_, Fenced>(ticket.map(|ticket| (ticket, core.address(reader))))
+        })?;
+        let (Some((ticket, only)), Some(disk)) = (crossed, self.inner.disk()) else { return Ok(()) };
         let append = Append { unit, first: ticket.first, time_micros, changes, only: Some(&only), reached: None };
         self.write(disk, epoch, ticket, &append)
     }

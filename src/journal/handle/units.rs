@@ -61,8 +61,7 @@ impl Journal {
     /// Notes that a unit appends no more records. Its earlier records are still delivered. The unit can be forgotten once
     /// every reader has passed the returned position. May block on the disk.
     pub fn retire_unit(&self, unit: UnitId) -> Sequence {
-        let (last, woken) = self.inner.core().retire_unit(unit);
-        self.inner.wake(&woken);
+        let last = self.inner.advance(|core| core.retire_unit(unit));
         self.update_unit(unit, |stored| stored.retired = Some(last));
         last
     }

@@ -41,11 +41,10 @@ impl MemoryJournal {
     }
 
     /// Appends an empty batch. When it becomes visible, all readers stop seeing the unit. Returns an upper bound of the unit's
-    /// last position, and the readers to wake.
-    pub(crate) fn retire_unit(&mut self, unit: UnitId) -> (Sequence, Vec<ReaderId>) {
+    /// last position.
+    pub(crate) fn retire_unit(&mut self, unit: UnitId) -> Sequence {
         self.push(unit, &[], 0, Turn::Retire);
-        let woken = self.raise();
-        (self.last(), woken)
+        self.last()
     }
 
     pub(crate) fn forget_unit(&mut self, unit: UnitId) {

@@ -1,21 +1,7 @@
 //! Coalesced records of a reader that has fallen behind (D-11).
 //!
 //! A [`Backlog`] keeps one lane per resource type, namespace and name, shared by all units of the type. A lane is a list of
-//! records, oldest first:
-//!
-//! | waiting, not read | next | result |
-//! |---|---|---|
-//! | Added | Updated | Added with the new state |
-//! | Updated | Updated | Updated: first `old`, last state |
-//! | Updated, Unchanged | Deleted, Removed | Deleted, Removed |
-//! | Updated to another uid | Deleted, Removed | both, as for Added |
-//! | Added | Deleted, Removed | both: every deletion is delivered, and always after its Added (I2) |
-//! | Deleted or Removed, then Added | Deleted or Removed, same uid | the last one: repeated adding and removing costs one record |
-//! | any | Unchanged, Refreshed | the waiting one, with the current body of the cache |
-//!
-//! A coalesced record takes the position of the last record in it, so records stay in the order of the cache (I3). Two kinds of
-//! records keep their position. One is the waiting record of the last row. The other is an Added of the initial state, which must
-//! be delivered before the `Synced` (S-8).
+//! records, oldest first, which are coalesced by the [rules](crate::journal::coalesce).
 //!
 //! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not hold
 //! are *loose*: `old`s, deleted objects, and all objects of units without a cache. Three steps enforce the limits:
@@ -36,8 +22,12 @@ use hashbrown::{HashMap, hash_map};
 
 use super::queue::WaitingRecord;
 use crate::{
-    change::Change,
-    journal::{Bounds, Losses, ReaderStats, Record, Sequence, UnitTerms, filter::FilterFailures},
+    change::{Cause, Change},
+    journal::{
+        Bounds, ChangeKind, Losses, ReaderStats, Record, Sequence, UnitTerms,
+        coalesce::{Effect, Next, Shows, Waiting, coalesce, folds},
+        filter::FilterFailures,
+    },
     object::{KeyRef, Object},
 };
 
@@ -107,19 +97,7 @@ impl Entry {
     }
 }
 
-/// Effect of a record on the last entry of its lane.
-enum Merge {
-    /// Both records stay.
-    Append,
-    /// Both become this change, at the position of the new record.
-    Replace(Change),
-    /// The waiting record gets this content and keeps its position.
-    Refresh(Change),
-    /// The new record is dropped: it adds nothing.
-    Nothing,
-}
-
-/// Coalesced records of one reader, in order. The rules are in the module documentation.
+/// Coalesced records of one reader, in order.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     entries: BTreeMap<Sequence, Entry>,
@@ -169,14 +147,16 @@ impl Backlog {
         };
         let lane = self.lane(terms, object);
         let tail = self.lanes.get(&lane).and_then(|entries| entries.last()).copied();
-        let merge = tail.map_or(Merge::Append, |tail| self.merge(tail, object, new, mark));
-        let is_coalesced = wanted && !matches!(merge, Merge::Append);
-        tally.stats.coalesced += u64::from(is_coalesced);
-        match merge {
-            Merge::Append if wanted => self.insert(arrives(Some(lane), recreates(record))),
-            Merge::Append | Merge::Nothing => {}
-            Merge::Refresh(change) => self.refresh(tail.expect("merged with it"), change, terms),
-            Merge::Replace(change) => self.replace(tail.expect("merged with it"), change, new),
+        let effect = tail.map_or(Effect::Both, |tail| self.effect(tail, object, new, mark));
+        tally.stats.coalesced += u64::from(wanted && effect != Effect::Both);
+        let shown = |tail: Sequence, cause| showing(&self.entries[&tail].record.change, object, cause);
+        match (effect, tail) {
+            (Effect::Next, Some(tail)) => self.replace(tail, record.change.clone(), new),
+            (Effect::Move, Some(tail)) => self.replace(tail, shown(tail, None), new),
+            (Effect::Join, Some(tail)) => self.replace(tail, shown(tail, record.change.cause()), new),
+            (Effect::Refresh, Some(tail)) => self.refresh(tail, shown(tail, None), terms),
+            (Effect::Both, _) if wanted => self.insert(arrives(Some(lane), recreates(record))),
+            (Effect::Both | Effect::Waiting, _) | (_, None) => {}
         }
         if record.is_gone() {
             self.bury(lane, object.uid(), wanted, tally);
@@ -188,42 +168,25 @@ impl Backlog {
         self.hashers.each_ref().map(|hasher| hasher.hash_one((terms.resource, namespace, name)))
     }
 
-    /// Decides how a record changes the last entry of its lane.
-    fn merge(&self, tail: Sequence, object: &Object, new: &WaitingRecord, mark: Option<Sequence>) -> Merge {
+    /// Decides how a record changes the last entry of its lane. An Added up to `mark` is delivered before a `Synced`.
+    fn effect(&self, tail: Sequence, object: &Object, new: &WaitingRecord, mark: Option<Sequence>) -> Effect {
         let WaitingRecord { record, wanted, .. } = new;
-        let (entry, wanted) = (&self.entries[&tail], *wanted);
+        let entry = &self.entries[&tail];
         let before = if let Change::Updated { old, .. } = &record.change { old } else { object };
-        if entry.dead || entry.uid() != before.uid() {
-            return Merge::Append;
-        }
-        let object = object.clone();
-        match (&entry.record.change, &record.change) {
-            (Change::Added { .. }, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Append,
-            (_, Change::Deleted { .. } | Change::Removed { .. }) if entry.recreated => Merge::Append,
-            (_, Change::Deleted { .. } | Change::Removed { .. }) if wanted => Merge::Replace(record.change.clone()),
-            (_, Change::Deleted { .. } | Change::Removed { .. }) => Merge::Nothing,
-            (Change::Added { cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
-                Merge::Refresh(Change::Added { object, cause: *cause })
-            }
-            (Change::Updated { old, cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
-                Merge::Refresh(Change::Updated { old: old.clone(), object, cause: *cause })
-            }
-            (Change::Unchanged { cause, .. }, Change::Unchanged { .. } | Change::Refreshed { .. }) => {
-                Merge::Refresh(Change::Unchanged { object, cause: *cause })
-            }
-            (Change::Added { cause, .. }, _) => {
-                let added = Change::Added { object, cause: *cause };
-                if mark.is_some_and(|mark| tail <= mark) { Merge::Refresh(added) } else { Merge::Replace(added) }
-            }
-            (Change::Updated { old, .. }, Change::Updated { cause, .. } | Change::Added { cause, .. }) => {
-                Merge::Replace(Change::Updated { old: old.clone(), object, cause: *cause })
-            }
-            (Change::Unchanged { .. }, Change::Updated { .. } | Change::Added { .. }) if wanted => {
-                Merge::Replace(record.change.clone())
-            }
-            (Change::Unchanged { cause, .. }, _) => Merge::Replace(Change::Unchanged { object, cause: *cause }),
-            _ => Merge::Append,
-        }
+        let is_version = |waiting: &Object| waiting.resource_version() == object.resource_version();
+        let shows = if entry.dead || entry.uid() != before.uid() {
+            Shows::AnotherObject
+        } else if entry.record.object().is_some_and(is_version) {
+            Shows::SameVersion // the cache may hold another body of it, which this entry must not keep in memory too
+        } else {
+            Shows::AnotherVersion
+        };
+        let waiting = Waiting {
+            kind: ChangeKind::of(&entry.record.change),
+            recreated: entry.recreated,
+            keeps_position: mark.is_some_and(|mark| tail <= mark),
+        };
+        coalesce(waiting, Next { kind: ChangeKind::of(&record.change), is_wanted: *wanted, shows })
     }
 
     /// Replaces the entry at `tail` by a coalesced one, at the position of the new record.
@@ -282,12 +245,8 @@ impl Backlog {
         let waiting = self.lanes.get(&lane).map(Vec::as_slice).unwrap_or_default();
         let &[.., first, middle, last] = waiting else { return false };
         let [gone, added, end] = [first, middle, last].map(|sequence| &self.entries[&sequence]);
-        let is_deleted = |entry: &Entry| matches!(entry.record.change, Change::Deleted { .. });
-        let folds = [gone, added, end].iter().all(|entry| entry.uid() == uid)
-            && gone.record.is_gone()
-            && matches!(added.record.change, Change::Added { .. })
-            && end.record.is_gone()
-            && (is_deleted(end) || !is_deleted(gone));
+        let kinds = [gone, added, end].map(|entry| ChangeKind::of(&entry.record.change));
+        let folds = [gone, added, end].iter().all(|entry| entry.uid() == uid) && folds(kinds);
         if folds {
             drop((self.take(middle), self.take(first)));
             tally.stats.coalesced += 2;
@@ -368,6 +327,21 @@ impl Backlog {
         }
         entry.record
     }
+}
+
+/// Returns a waiting change with a newer object, and with another cause if one is given.
+fn showing(waiting: &Change, object: &Object, cause: Option<Cause>) -> Change {
+    let mut change = waiting.clone();
+    match &mut change {
+        Change::Added { object: shown, cause: of }
+        | Change::Updated { object: shown, cause: of, .. }
+        | Change::Unchanged { object: shown, cause: of } => {
+            *shown = object.clone();
+            *of = cause.unwrap_or(*of);
+        }
+        Change::Deleted { .. } | Change::Removed { .. } | Change::Refreshed { .. } | Change::Synced { .. } => {}
+    }
+    change
 }
 
 /// Sets the `old` of an update to its `object`, as a placeholder: any other value would keep a body in memory.
