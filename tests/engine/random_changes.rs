@@ -283,6 +283,7 @@ struct World {
     engine: Option<Engine>,
     configuration: Configuration,
     objects: Objects,
+    writes: u32,
     /// Number of times that a handler was added. Each time it writes to a new file.
     lives: BTreeMap<&'static str, u32>,
 }
@@ -293,7 +294,7 @@ impl World {
         let dir = tempfile::tempdir().expect("a temporary directory");
         std::fs::write(dir.path().join("kubeconfig"), simulator.kubeconfig()).expect("the directory is writable");
         let lives = configuration.handlers.iter().map(|handler| (handler.name, 1)).collect();
-        Self { simulator, dir, engine: None, configuration, objects: Objects::new(), lives }
+        Self { simulator, dir, engine: None, configuration, objects: Objects::new(), writes: 0, lives }
     }
 
     fn file(&self, handler: &str) -> std::path::PathBuf {
@@ -335,7 +336,9 @@ impl World {
         for write in writes {
             match write {
                 Write::Put(key @ (resource, namespace, name), keep) => {
-                    let labels = json!({"keep": if *keep { "yes" } else { "no" }});
+                    // Each write changes a label: an entry with `ignore_changes` leaves out updates of the version alone.
+                    self.writes += 1;
+                    let labels = json!({"keep": if *keep { "yes" } else { "no" }, "write": self.writes.to_string()});
                     let object = json!({"metadata": {"namespace": namespace, "name": name, "labels": labels}});
                     let version = self.simulator.store().put(resource, object).expect("a valid object").version();
                     self.objects.insert(*key, (version.to_string(), *keep));
