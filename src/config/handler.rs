@@ -269,7 +269,7 @@ pub struct Buffer {
     #[serde(with = "Text::<u64>")]
     #[educe(Default = 64 << 20)]
     pub max_bytes: u64,
-    /// Behaviour at `max_events` or `max_bytes`: `coalesce` keeps the newest state of each object; `drop_oldest` and `drop_newest`
-    /// drop events. Every loss is counted.
+    /// Behaviour at `max_events` or `max_bytes`: `coalesce` keeps the newest state of each object; `drop_oldest` drops events.
+    /// Every loss is counted.
     pub when_full: WhenFull,
 }

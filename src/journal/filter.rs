@@ -30,27 +30,42 @@ impl RecordFilter {
         Self(filter)
     }
 
-    /// Judges records. Call it without holding a lock.
-    pub(super) fn judge_all(&self, records: &[Record]) -> Judged {
-        let mut judged = Judged::default();
-        for record in records {
-            let is_wanted = self.judge(record, &mut judged.failures);
-            if is_wanted { &mut judged.wanted } else { &mut judged.refused }.push(record.sequence);
-        }
-        judged
+    /// Judges records, in order. Call it without holding a lock.
+    pub(super) fn judge_all(&self, records: &[Record]) -> Vec<Judged> {
+        let judge = |record: &Record| Judged { sequence: record.sequence, verdict: self.judge(record) };
+        records.iter().map(judge).collect()
     }
 
-    pub(super) fn judge(&self, record: &Record, failures: &mut FilterFailures) -> bool {
+    pub(super) fn judge(&self, record: &Record) -> Verdict {
         match self.0.judge(record) {
-            Ok(is_wanted) => is_wanted,
+            Ok(true) => Verdict::Wanted,
+            Ok(false) => Verdict::Refused,
             Err(error) => {
-                failures.count += 1;
                 let name = record.object().map(|object| object.key().to_string()).unwrap_or_default();
-                failures.last = Some(format!("{name}: {error}"));
-                false
+                Verdict::Failed(format!("{name}: {error}"))
             }
         }
     }
+}
+
+/// Judgement of a filter about one record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The reader gets the record.
+    Wanted,
+    /// The reader does not get the record.
+    Refused,
+    /// The filter failed, so the reader does not get the record. Contains the name of the object, and the error.
+    Failed(String),
+}
+
+/// A record that was judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// Position of the record.
+    pub sequence: Sequence,
+    /// Judgement about the record.
+    pub verdict: Verdict,
 }
 
 /// Errors of a filter.
@@ -60,31 +75,4 @@ pub struct FilterFailures {
     pub count: u64,
     /// Object and text of the last error.
     pub last: Option<String>,
-}
-
-impl FilterFailures {
-    pub(super) fn add(&mut self, more: &Self) {
-        self.count += more.count;
-        if more.last.is_some() {
-            self.last.clone_from(&more.last);
-        }
-    }
-}
-
-/// Judgements of some records. Both lists are in the order of positions.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Judged {
-    /// Positions of the wanted records.
-    pub wanted: Vec<Sequence>,
-    /// Positions of the refused records.
-    pub refused: Vec<Sequence>,
-    /// Errors of the filter. The records for which the filter failed are among the refused ones.
-    pub failures: FilterFailures,
-}
-
-impl Judged {
-    /// Returns true if a record is refused.
-    pub fn refuses(&self, place: Sequence) -> bool {
-        self.refused.binary_search(&place).is_ok()
-    }
 }

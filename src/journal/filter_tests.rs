@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use jiff::Timestamp;
 
 use super::{testing::*, *};
-use crate::change::Reached;
+use crate::change::{Change, Reached};
 
 /// Filter that refuses odd versions, fails for version 7, and remembers the judged records.
 #[derive(Debug, Default)]

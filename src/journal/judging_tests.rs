@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::{room_tests::noise, testing::*, *};
 use crate::{
-    change::Reached,
+    change::{Change, Reached},
     object::{Identity, Object, packer::Compression},
 };
 

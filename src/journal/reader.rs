@@ -1,238 +1,90 @@
-//! One reader of the journal: its interest, and the records that it has not acknowledged.
-//!
-//! Records within the reader's limits wait unchanged in a [`Queue`]. Beyond the limits, some readers drop records. For other
-//! readers, all waiting records move to a [`Backlog`] and are coalesced there. Once the backlog is empty, records wait in the queue
-//! again. A named reader of a journal with a store has no backlog: beyond its limits, it keeps only the positions of records, in
-//! [`Stored`].
+//! One reader of the journal: its interest, the records that wait for it, and those that it has read and not acknowledged.
 
 mod ack;
-pub(super) mod backlog;
 mod interest;
-mod judging;
-mod queue;
-mod stored;
+mod reading;
+mod saving;
+pub(super) mod tally;
+pub(super) mod waiting;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 
-pub use self::stored::{Held, ToLoad};
-pub(super) use self::stored::{needs, waits_from};
+pub(super) use self::reading::Next;
 use self::{
-    backlog::{Backlog, Tally},
-    interest::Sight,
-    queue::{Queue, WaitingRecord},
-    stored::Stored,
+    interest::ReaderInterest,
+    tally::Tally,
+    waiting::{Context, InMemory, Stored, Waiting},
 };
+pub use self::{saving::Held, waiting::ToLoad};
 use super::{
-    Bounds, ChangeSet, EventName, Losses, ReaderStats, Record, Sequence, TypeNumber, UnitId, UnitTerms, WhenFull,
-    filter::RecordFilter, memory::units::Units, store::StoredReader,
+    Bounds, EventName, Losses, ReaderStats, Record, Sequence, UnitTerms, memory::units::Units, store::StoredReader,
 };
-use crate::change::{Cause, Change};
-
-/// Number of waiting records in memory from which on a reader packs new records: packed records share memory with the cache. A
-/// reader without a store then also judges new records on arrival, so that coalescing has few records left to judge.
-const MANY: usize = 512;
 
 /// State of one reader.
 ///
-/// Its records, oldest first, are in `in_flight`, `again`, the `backlog` or the `queue`, and the store.
-///
-/// **Invariants:** Records in `in_flight` and `again` are not coalesced any further. While there is a backlog, the queue is empty.
-/// A stored reader has no backlog, and all its records in memory are wanted.
-#[derive(Debug, Default)]
+/// Its records, oldest first, are `in_flight`, `again` and `waiting`. All that were read are wanted and judged, and are not
+/// coalesced any further.
+#[derive(Debug)]
 pub(crate) struct JournalReader {
-    bounds: Bounds,
-    changes: ChangeSet,
-    filter: Option<RecordFilter>,
-    units: HashMap<UnitId, Sight>,
-    /// Last position of the reader's initial state, for each type. Added records up to this position belong to the initial state
-    /// (S-8).
-    marks: HashMap<TypeNumber, Sequence>,
-    queue: Queue,
-    backlog: Option<Backlog>,
-    /// Set when a reader that drops records has exceeded its limits; reset when nothing waits. While it is set, every waiting
-    /// record has already been judged.
-    overflowed: bool,
-    /// Present for a named reader of a journal with a store.
-    stored: Option<Stored>,
-    again: VecDeque<WaitingRecord>,
+    interest: ReaderInterest,
+    waiting: Waiting,
+    /// Records that are read again before those that wait, sorted by position.
+    again: VecDeque<Record>,
     /// Sorted by position.
-    in_flight: VecDeque<WaitingRecord>,
-    /// Given-up records of a reader that is not stored, for a replay.
-    given_up: BTreeMap<Sequence, WaitingRecord>,
+    in_flight: VecDeque<Record>,
     abandoned: bool,
     tally: Tally,
 }
 
 impl JournalReader {
     pub(super) fn new(bounds: Bounds) -> Self {
-        Self { bounds, ..Self::default() }
+        Self::of(ReaderInterest::default(), Waiting::InMemory(Box::new(InMemory::new(bounds))))
     }
 
     /// Returns a named reader that resumes from `state`, for a journal with a store.
     pub(super) fn stored(bounds: Bounds, mut state: StoredReader, units: &Units) -> Self {
-        let is_known = |unit: &UnitId| units.get(unit).is_some_and(|unit| !unit.retired);
-        let joined = std::mem::take(&mut state.joined).into_iter().filter(is_known);
-        let mut reader = Self::new(bounds);
-        reader.tally.stats.wanted = state.pending.len();
-        reader.units = joined.map(|unit| (unit, Sight::of_last_run())).collect();
-        reader.stored = Some(Stored::of(state));
+        let interest = ReaderInterest::of_last_run(std::mem::take(&mut state.joined), units);
+        let wanted = state.pending.len();
+        let mut reader = Self::of(interest, Waiting::Stored(Box::new(Stored::new(bounds, state))));
+        reader.tally.stats.wanted = wanted;
         reader
     }
 
-    pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
-        self.bounds = bounds;
-        if self.drops() {
-            self.queue.retain(|waiting| waiting.wanted); // only a backlog needs unwanted records
-            if let Some(mut backlog) = self.backlog.take() {
-                self.overflowed = true;
-                std::iter::from_fn(|| backlog.pop_front()).for_each(|waiting| self.queue.push(waiting));
-            }
-        }
-        if let Some(backlog) = &mut self.backlog {
-            backlog.enforce(&bounds, &mut self.tally);
-        }
-        self.settle();
+    fn of(interest: ReaderInterest, waiting: Waiting) -> Self {
+        let (again, in_flight) = Default::default();
+        Self { interest, waiting, again, in_flight, abandoned: false, tally: Tally::default() }
     }
 
-    /// Returns true if records beyond the limits are dropped and not coalesced.
-    fn drops(&self) -> bool {
-        self.bounds.when_full != WhenFull::Coalesce
+    pub(crate) fn set_bounds(&mut self, bounds: Bounds) {
+        let mut context = Context { interest: &self.interest, tally: &mut self.tally };
+        self.waiting.set_bounds(bounds, &mut context);
     }
 
     fn in_flight_max(&self) -> usize {
-        self.bounds.max_events.max(1)
+        self.waiting.bounds().max_events.max(1)
     }
 
-    /// Adds a record. `wanted` is set if the record matches the reader's interest.
-    fn take(&mut self, record: &Record, terms: UnitTerms, wanted: bool) {
+    /// Adds a record to those that wait. `wanted` is set if the record matches the reader's interest.
+    fn push(&mut self, record: &Record, terms: UnitTerms, wanted: bool) {
         self.tally.stats.wanted += u64::from(wanted);
-        if let Some(stored) = self.stored.as_mut().filter(|stored| !stored.spilled.is_empty()) {
-            if wanted {
-                stored.push(record);
-            }
-            return;
-        }
-        let many_wait = self.backlog.is_some() || self.overflowed || self.queue.waiting.len() >= MANY;
-        let judged = wanted && many_wait && self.stored.is_none();
-        let wanted = wanted && (!judged || self.passes(record));
-        if !wanted && self.backlog.is_none() && !self.matters(record) {
-            return;
-        }
-        let record = if many_wait { record.packed() } else { record.clone() };
-        let new = WaitingRecord { record, terms, wanted, judged };
-        if let Some(backlog) = &mut self.backlog {
-            let mark = self.marks.get(&terms.resource).copied();
-            backlog.push(&new, mark, &self.bounds, &mut self.tally);
-        } else if let Some(stored) = &mut self.stored
-            && !self.queue.has_room(new.record.body_bytes(), &self.bounds)
-        {
-            stored.push(&new.record);
-        } else {
-            self.queue.push(new);
-            if self.drops() {
-                self.settle();
-            }
-        }
+        let mut context = Context { interest: &self.interest, tally: &mut self.tally };
+        self.waiting.push(record, terms, wanted, &mut context);
     }
 
-    /// Returns true if an unwanted record must be kept, because it would change the waiting records when they are coalesced.
-    fn matters(&self, record: &Record) -> bool {
-        let is_news = !matches!(record.change, Change::Unchanged { cause, .. } if cause != Cause::Reload);
-        is_news && !self.queue.waiting.is_empty() && !self.drops() && self.stored.is_none()
-    }
-
-    /// Brings the waiting records within the limits.
     fn settle(&mut self) {
-        if let Some(stored) = &mut self.stored {
-            while self.queue.is_over(&self.bounds) {
-                stored.push(&self.queue.pop_last().expect("too much waits").record);
-            }
-        } else if self.backlog.is_none() && self.queue.is_over(&self.bounds) {
-            if !self.drops() {
-                self.coalesce();
-            } else if self.overflowed {
-                self.drop_excess();
-            } else {
-                self.overflowed = true;
-                for mut waiting in std::mem::take(&mut self.queue).waiting {
-                    waiting.judged = waiting.judged || self.passes(&waiting.record);
-                    if waiting.judged {
-                        self.queue.push(waiting);
-                        self.drop_excess();
-                    }
-                }
-            }
-        }
-        self.note_taken_out();
+        self.waiting.settle(&mut Context { interest: &self.interest, tally: &mut self.tally });
     }
 
-    fn drop_excess(&mut self) {
-        while self.queue.is_over(&self.bounds) {
-            let drops_oldest = self.bounds.when_full == WhenFull::DropOldest;
-            let dropped = if drops_oldest { self.queue.pop() } else { self.queue.pop_last() };
-            self.tally.lose(&dropped.expect("too much waits").record);
-        }
-    }
-
-    /// Moves all records from the queue to a backlog.
-    fn coalesce(&mut self) {
-        let mut backlog = Backlog::default();
-        for mut waiting in std::mem::take(&mut self.queue).waiting {
-            waiting.wanted = waiting.wanted && (waiting.judged || self.passes(&waiting.record));
-            let mark = self.marks.get(&waiting.terms.resource).copied();
-            backlog.push(&waiting, mark, &self.bounds, &mut self.tally);
-        }
-        self.backlog = Some(backlog);
-    }
-
-    fn note_taken_out(&mut self) {
-        self.backlog.take_if(|backlog| backlog.len() == 0);
-        self.overflowed &= !self.queue.waiting.is_empty();
-    }
-
-    pub(crate) fn read(&mut self, max_events: usize, max_bytes: usize) -> Vec<Record> {
-        let room = self.in_flight_max().saturating_sub(self.in_flight.len());
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        while batch.len() < max_events.min(room) {
-            let Some(next) = self.peek() else { break };
-            bytes += next.body_bytes();
-            if bytes > max_bytes && !batch.is_empty() {
-                break;
-            }
-            let mut waiting = self.pop().expect("it was just seen");
-            waiting.judged |= self.filter.is_none(); // a filter that a reload adds later does not judge this record
-            let sequence = waiting.sequence();
-            if let Some(stored) = &mut self.stored {
-                stored.shown = stored.shown.max(sequence.0);
-            }
-            batch.push(waiting.record.clone());
-            let at = self.in_flight.partition_point(|other| other.sequence() < sequence);
-            self.in_flight.insert(at, waiting); // at the end, unless the record is replayed
-        }
-        batch
-    }
-
+    /// Returns the next record to read of those in memory.
     fn peek(&self) -> Option<&Record> {
-        let waiting = self.again.front().or_else(|| self.queue.waiting.front());
-        waiting.map(|waiting| &waiting.record).or_else(|| self.backlog.as_ref()?.front())
-    }
-
-    fn pop(&mut self) -> Option<WaitingRecord> {
-        if let Some(waiting) = self.again.pop_front() {
-            return Some(waiting);
-        }
-        let waiting = self.queue.pop().or_else(|| self.backlog.as_mut()?.pop_front());
-        self.note_taken_out();
-        waiting
+        self.again.front().or_else(|| self.waiting.front())
     }
 
     pub(crate) fn stats(&self, mark: Sequence) -> ReaderStats {
-        let waiting = self.again.len() + self.backlog.as_ref().map_or(self.queue.wanted.events, Backlog::len);
-        let (spilled, given_up) =
-            self.stored.as_ref().map_or((0, 0), |stored| (stored.spilled.len(), stored.given_up.len()));
+        let stored = self.waiting.stored();
+        let (spilled, given_up) = stored.map_or((0, 0), |stored| (stored.spilled.len(), stored.given_up.len()));
         ReaderStats {
-            queued: waiting as u64 + spilled,
+            queued: (self.again.len() + self.waiting.in_memory_len()) as u64 + spilled,
             spilled,
             in_flight: self.in_flight.len() as u64,
             filter_errors: self.tally.failures.count,
@@ -254,49 +106,49 @@ impl JournalReader {
 
     /// Returns the position of the oldest record that is not acknowledged.
     pub(crate) fn first(&self) -> Option<Sequence> {
-        let in_flight = self.in_flight.front().map(WaitingRecord::sequence);
-        let waiting = self.peek().map(|record| record.sequence);
-        let spilled = self.spilled().next().map(Sequence);
-        [in_flight, waiting, spilled].into_iter().flatten().min()
+        let in_memory = self.in_flight.front().into_iter().chain(self.peek()).map(|record| record.sequence);
+        in_memory.chain(self.spilled().next().map(Sequence)).min()
     }
 
     fn oldest_micros(&self) -> Option<i64> {
-        let in_flight = self.in_flight.front().map(|waiting| waiting.record.time_micros);
-        let oldest = in_flight.or_else(|| self.peek().map(|record| record.time_micros));
-        oldest.or_else(|| self.stored.as_ref()?.since_micros())
+        let oldest = self.in_flight.front().or_else(|| self.peek());
+        oldest.map(|record| record.time_micros).or_else(|| self.waiting.stored()?.since_micros())
     }
 
     /// Returns the names of unacknowledged records in memory, oldest first, up to `limit`.
     pub(crate) fn undelivered(&self, limit: usize) -> Vec<EventName> {
-        let read = self.in_flight.iter().chain(&self.again).map(|waiting| &waiting.record);
-        let queue = self.queue.waiting.iter().filter(|waiting| waiting.wanted).map(|waiting| &waiting.record);
-        let waiting = read.chain(self.backlog.iter().flat_map(Backlog::iter)).chain(queue);
-        waiting.take(limit).map(Record::event_name).collect()
+        let read = self.in_flight.iter().chain(&self.again);
+        read.chain(self.waiting.in_memory()).take(limit).map(Record::event_name).collect()
     }
 }
 
 #[cfg(test)]
 impl JournalReader {
     pub(super) fn held(&self) -> usize {
-        self.in_flight.len()
-            + self.again.len()
-            + self.queue.waiting.len()
-            + self.backlog.as_ref().map_or(0, Backlog::len)
+        let waiting = match &self.waiting {
+            Waiting::InMemory(waiting) => waiting.held(),
+            Waiting::Stored(waiting) => waiting.in_memory_len(),
+        };
+        self.in_flight.len() + self.again.len() + waiting
+    }
+
+    /// Reads and judges once.
+    pub(crate) fn read_judged(&mut self, max_events: usize, max_bytes: usize) -> Vec<Record> {
+        match self.read(max_events, max_bytes) {
+            Next::Read(batch) => batch,
+            Next::Judge(filter, records) => self.take(&filter.judge_all(&records)),
+        }
     }
 
     /// Asserts the invariants between two calls.
     pub(super) fn check(&self) {
-        assert!(self.in_flight.len() <= self.in_flight_max() || !self.again.is_empty() || self.stored.is_some());
-        self.queue.check(&self.bounds);
-        assert!(self.in_flight.iter().is_sorted_by_key(WaitingRecord::sequence));
-        if let Some(stored) = &self.stored {
-            let mut in_memory = self.in_flight.iter().chain(&self.again).chain(&self.queue.waiting);
-            assert!(self.backlog.is_none());
-            assert!(!in_memory.any(|waiting| stored.spilled.contains(waiting.sequence().0)));
+        let is_stored = self.waiting.stored().is_some();
+        assert!(self.in_flight.len() <= self.in_flight_max() || !self.again.is_empty() || is_stored);
+        assert!(self.in_flight.iter().is_sorted_by_key(|record| record.sequence));
+        let mut read = self.in_flight.iter().chain(&self.again);
+        if let Some(stored) = self.waiting.stored() {
+            assert!(!read.any(|record| stored.spilled.contains(record.sequence.0)));
         }
-        if let Some(backlog) = &self.backlog {
-            assert!(self.queue.waiting.is_empty() && backlog.len() > 0);
-            backlog.check(&self.bounds);
-        }
+        self.waiting.check();
     }
 }

@@ -3,14 +3,12 @@
 use std::borrow::Cow;
 
 use super::{
-    ChangeKind, ChangeSet, UnitId,
+    ChangeKind, ChangeSet,
+    interest::{sees, wants},
     memory::units::Units,
     store::{Head, StoredReader},
 };
-use crate::{
-    change::{Cause, Change},
-    object::ResourceVersion,
-};
+use crate::{change::Change, object::ResourceVersion};
 
 /// Returns the records of a join or leave for a store. Without an object there is one record, a mark that its reader does not get. So
 /// every join and leave is at its place in the log. After a crash, the reader sees the records of the unit after the join and before
@@ -41,15 +39,10 @@ impl StoredReader {
                 }
                 !is_mark
             }
-            // A `Synced` concerns the whole type, not only the unit that reports it.
-            None if head.kind == ChangeKind::Synced => {
-                let is_of_type = |of: &UnitId| units.get(of).is_some_and(|of| of.terms.resource == unit.terms.resource);
-                self.joined.iter().any(is_of_type)
-            }
-            None => self.joined.contains(&head.unit),
+            None => sees(head.kind, unit, units, |unit| self.joined.contains(&unit)),
         };
-        let is_resync = matches!(head.cause, Some(Cause::Resync { .. }));
-        if sees && !is_resync && changes.takes(head.kind, head.cause, unit.terms.late) {
+        let no_resync = |_| false;
+        if sees && wants(changes, (head.kind, head.cause), unit, no_resync) {
             self.pending.insert(head.sequence);
         }
     }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    change::Reached,
+    change::{Change, Reached},
     object::{Identity, Object, packer::Compression},
 };
 

@@ -331,7 +331,7 @@ fn entries_inherit_and_override_defaults() {
     let [out, null] = ["out", "null"].map(|name| &config.handlers[name].options);
     assert_eq!((out.retry.initial, out.retry.max), (Duration::from_secs(1), Duration::from_mins(3)));
     assert_eq!((null.retry.max, out.initial, null.initial), (Duration::from_mins(2), Initial::Skip, Initial::Send));
-    assert_eq!((out.buffer.max_events, out.buffer.when_full), (5, WhenFull::DropNewest));
+    assert_eq!((out.buffer.max_events, out.buffer.when_full), (5, WhenFull::DropOldest));
     let SinkConfig::File(file) = &config.handlers["dlq"].sink else { panic!("another type") };
     assert_eq!(file.fsync, FileFsync::Interval(Duration::from_millis(250)));
     let formats = ["dlq", "out", "signed_hook"].map(|name| config.handlers[name].options.format);

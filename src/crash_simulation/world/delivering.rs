@@ -16,7 +16,7 @@ impl World<'_> {
             journal.loaded(consumer.reader, &asked, found);
             self.hits.add("a reader goes on from the store");
         }
-        let records = journal[consumer.reader].read(events, bytes);
+        let records = journal[consumer.reader].read_judged(events, bytes);
         for record in &records {
             self.check_read(handler, record);
         }

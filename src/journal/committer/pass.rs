@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use roaring::RoaringTreemap;
 use tracing::info;
 
 use super::now;
@@ -95,9 +94,7 @@ impl Pass {
 fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
     let Some((filter, places)) = held.to_judge.take() else { return Ok(()) };
     let judged = filter.judge_all(&disk.store.load(&places)?);
-    inner.with(reader, |reader| reader.judged(&judged));
-    held.places.retain(|place| !judged.refuses(Sequence(*place)));
-    held.may_merge -= judged.refused.iter().map(|place| place.0).collect::<RoaringTreemap>();
+    held.leave_out(&inner.with(reader, |reader| reader.refuse(&judged)));
     Ok(())
 }
 

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 use super::{Work, now, pass::Pass};
 use crate::{
     journal::{
-        NotWritable, OnFull, Sequence, disk::calls, reader::backlog::NAMED_LOSSES_MAX, retention::make_room,
+        NotWritable, OnFull, Sequence, disk::calls, reader::tally::NAMED_LOSSES_MAX, retention::make_room,
         store::StoreError,
     },
     mutex::lock,

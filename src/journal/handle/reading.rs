@@ -7,12 +7,13 @@ use tracing::{error, warn};
 
 use super::Journal;
 use crate::{
-    journal::{ReaderId, Record, Sequence, disk::calls, reader::JournalReader},
+    journal::{
+        ReaderId, Record, Sequence,
+        disk::calls,
+        reader::{JournalReader, Next},
+    },
     mutex::lock,
 };
-
-/// Number of records judged at a time: a filter may take some microseconds for each.
-const JUDGED_MAX: usize = 256;
 
 impl Journal {
     /// Returns the next records, in order: at most `max_events` records, and at most `max_bytes` unless the first record alone is
@@ -33,18 +34,17 @@ impl Journal {
 
     /// Reads once. Returns `Continue` if the filter refused all records that were read; there may be more.
     fn read_judged(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> ControlFlow<Vec<Record>> {
-        let (to_judge, mut batch) = self.inner.with(reader, |reader| {
-            let max_events = if reader.has_filter() { max_events.min(JUDGED_MAX) } else { max_events };
-            let batch = reader.read(max_events, max_bytes);
-            (reader.to_judge(&batch), batch)
-        });
-        let Some((filter, records)) = to_judge else { return ControlFlow::Break(batch) };
+        let next = self.inner.core().reader(reader).map(|reader| reader.read(max_events, max_bytes));
+        let (filter, records) = match next {
+            None => return ControlFlow::Break(Vec::new()), // the reader is closed
+            Some(Next::Read(batch)) => return ControlFlow::Break(batch),
+            Some(Next::Judge(filter, records)) => (filter, records),
+        };
         let judged = filter.judge_all(&records);
-        self.inner.with(reader, |reader| reader.judged(&judged));
-        if !judged.refused.is_empty() {
+        let batch = self.inner.with(reader, |reader| reader.take(&judged));
+        if batch.len() < judged.len() {
             self.call_for_save();
         }
-        batch.retain(|record| !judged.refuses(record.sequence));
         if batch.is_empty() { ControlFlow::Continue(()) } else { ControlFlow::Break(batch) }
     }
 

@@ -5,7 +5,10 @@ use roaring::RoaringTreemap;
 use super::{MemoryJournal, Turn};
 use crate::journal::{
     Interest, ReaderId, ReaderOptions, ReaderStats, Record, Sequence, ToLoad, UnitId,
-    reader::{JournalReader, needs, waits_from},
+    reader::{
+        JournalReader,
+        waiting::{needs, waits_from},
+    },
     store::{Head, StoredReader},
 };
 

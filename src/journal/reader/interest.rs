@@ -4,12 +4,25 @@ use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use super::JournalReader;
 use crate::{
-    change::{Cause, Change},
+    change::Change,
     journal::{
         ChangeKind, ChangeSet, Interest, Record, Sequence, TypeNumber, UnitId,
+        filter::RecordFilter,
+        interest::{sees, wants},
         memory::units::{JournalUnit, Units},
     },
 };
+
+/// What a reader wants, and the units that it sees.
+#[derive(Debug, Default)]
+pub(super) struct ReaderInterest {
+    pub(super) changes: ChangeSet,
+    pub(super) filter: Option<RecordFilter>,
+    pub(super) units: HashMap<UnitId, Sight>,
+    /// Last position of the reader's initial state, for each type. Added records up to this position belong to the initial state
+    /// (S-8).
+    pub(super) marks: HashMap<TypeNumber, Sequence>,
+}
 
 /// A reader's view of one unit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,19 +35,41 @@ pub(super) struct Sight {
     resync_every: u32,
 }
 
-impl Sight {
-    /// Returns the view of a unit that the reader had joined in the last run.
-    pub(super) fn of_last_run() -> Self {
-        Self { joined: Some(Sequence(0)), ..Self::default() }
+impl ReaderInterest {
+    /// Returns the interest of a reader that had joined these units in the last run. It is replaced before the first append.
+    pub(super) fn of_last_run(joined: BTreeSet<UnitId>, units: &Units) -> Self {
+        let is_known = |unit: &UnitId| units.get(unit).is_some_and(|unit| !unit.retired);
+        let seen = Sight { joined: Some(Sequence(0)), ..Sight::default() };
+        Self { units: joined.into_iter().filter(is_known).map(|unit| (unit, seen)).collect(), ..Self::default() }
+    }
+
+    /// Returns true if the reader has joined a unit.
+    fn has_joined(&self, unit: UnitId) -> bool {
+        self.units.get(&unit).is_some_and(|sight| sight.joined.is_some())
+    }
+
+    fn wants(&self, change: &Change, unit: &JournalUnit) -> bool {
+        let is_resync_due = |round| self.is_resync_due(unit.id, round);
+        wants(self.changes, (ChangeKind::of(change), change.cause()), unit, is_resync_due)
+    }
+
+    fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
+        let is_due = |sight: &Sight| sight.joined.is_some() && round.is_multiple_of(sight.resync_every);
+        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(is_due)
+    }
+
+    fn mark(&mut self, resource: TypeNumber, position: Sequence) {
+        let mark = self.marks.entry(resource).or_insert(position);
+        *mark = position.max(*mark);
     }
 }
 
 impl JournalReader {
     /// Forgets a unit. If `resource` is set, also forgets this type, because it has no unit any more.
     pub(crate) fn forget_unit(&mut self, unit: UnitId, resource: Option<TypeNumber>) {
-        self.units.remove(&unit);
+        self.interest.units.remove(&unit);
         if let Some(resource) = resource {
-            self.marks.remove(&resource);
+            self.interest.marks.remove(&resource);
         }
     }
 
@@ -49,10 +84,10 @@ impl JournalReader {
         if self.abandoned {
             return;
         }
-        self.changes = interest.changes;
-        self.filter.clone_from(&interest.filter);
-        self.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
-        for (unit, sight) in &mut self.units {
+        self.interest.changes = interest.changes;
+        self.interest.filter.clone_from(&interest.filter);
+        self.interest.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
+        for (unit, sight) in &mut self.interest.units {
             sight.wanted = interest.units.contains_key(unit);
             sight.resync_every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
         }
@@ -61,9 +96,9 @@ impl JournalReader {
             let unit = &units[id];
             let joined = (!wanted.joins).then_some(last);
             let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every };
-            self.units.entry(*id).or_insert(sight);
+            self.interest.units.entry(*id).or_insert(sight);
             if let Some(synced) = synced.get(&unit.terms.resource) {
-                self.mark(unit.terms.resource, *synced);
+                self.interest.mark(unit.terms.resource, *synced);
             }
         }
     }
@@ -71,14 +106,14 @@ impl JournalReader {
     /// Starts to see a unit that is not part of the interest, from the position `last` on.
     pub(crate) fn inherit(&mut self, unit: UnitId, last: Sequence) {
         if !self.abandoned {
-            self.units.entry(unit).or_insert(Sight { joined: Some(last), ..Sight::default() });
+            self.interest.units.entry(unit).or_insert(Sight { joined: Some(last), ..Sight::default() });
             self.touch();
         }
     }
 
     /// Takes newly visible records of a unit. Returns true if one of them is wanted.
     pub(crate) fn show(&mut self, records: &[Record], unit: &JournalUnit, units: &Units) -> bool {
-        let sees = self.sees(unit.id);
+        let sees_objects = self.sees(unit.id);
         let before = self.tally.stats.wanted;
         self.touch(); // the watermark moves the position of the reader
         if self.abandoned {
@@ -86,20 +121,17 @@ impl JournalReader {
         }
         for record in records {
             if matches!(record.change, Change::Synced { .. }) {
-                // A `Synced` concerns the whole type, not only the unit that reports it.
-                let resource = unit.terms.resource;
-                let is_of_type = |id: &UnitId| units.get(id).is_some_and(|unit| unit.terms.resource == resource);
-                let mut of_type = self.units.iter().filter(|(id, _)| is_of_type(id)).peekable();
-                let wants_type = of_type.peek().is_some();
-                let sees_type = of_type.any(|(_, sight)| sight.joined.is_some_and(|joined| joined < record.sequence));
-                if wants_type {
-                    self.mark(resource, record.sequence);
+                let is_before = |unit| self.interest.units[&unit].joined.is_some_and(|joined| joined < record.sequence);
+                let has = |unit| self.interest.units.contains_key(&unit);
+                if sees(ChangeKind::Synced, unit, units, has) {
+                    let sees_type = sees(ChangeKind::Synced, unit, units, |unit| has(unit) && is_before(unit));
+                    self.interest.mark(unit.terms.resource, record.sequence);
+                    if sees_type && self.interest.wants(&record.change, unit) {
+                        self.push(record, unit.terms, true);
+                    }
                 }
-                if sees_type && self.changes.has(ChangeSet::SYNCED) {
-                    self.take(record, unit.terms, true);
-                }
-            } else if sees {
-                self.take(record, unit.terms, self.wants(&record.change, unit));
+            } else if sees_objects {
+                self.push(record, unit.terms, self.interest.wants(&record.change, unit));
             }
         }
         self.settle();
@@ -117,9 +149,9 @@ impl JournalReader {
         if let Some(resync_every) = join {
             // The interest may no longer contain the unit. A leave then follows.
             let unwanted = Sight { resync_every, ..Sight::default() };
-            self.units.entry(unit.id).or_insert(unwanted).joined = Some(last);
-            self.mark(unit.terms.resource, last);
-        } else if let Entry::Occupied(mut sight) = self.units.entry(unit.id) {
+            self.interest.units.entry(unit.id).or_insert(unwanted).joined = Some(last);
+            self.interest.mark(unit.terms.resource, last);
+        } else if let Entry::Occupied(mut sight) = self.interest.units.entry(unit.id) {
             if sight.get().wanted {
                 sight.get_mut().joined = None;
             } else {
@@ -128,7 +160,7 @@ impl JournalReader {
         }
         let is_mark = |record: &&Record| matches!(record.change, Change::Synced { .. });
         for record in records.iter().filter(|record| !is_mark(record)) {
-            self.take(record, unit.terms, self.wants(&record.change, unit));
+            self.push(record, unit.terms, self.interest.wants(&record.change, unit));
         }
         self.settle();
         self.tally.stats.wanted > before
@@ -136,29 +168,16 @@ impl JournalReader {
 
     /// Returns true if the reader has joined a unit.
     pub(crate) fn sees(&self, unit: UnitId) -> bool {
-        self.units.get(&unit).is_some_and(|sight| sight.joined.is_some())
-    }
-
-    fn wants(&self, change: &Change, unit: &JournalUnit) -> bool {
-        match change {
-            Change::Unchanged { cause: Cause::Resync { round }, .. } => self.is_resync_due(unit.id, *round),
-            _ => self.changes.takes(ChangeKind::of(change), change.cause(), unit.terms.late),
-        }
+        self.interest.has_joined(unit)
     }
 
     /// Returns n if the reader gets every nth resync of the unit; 0 means none.
     pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
-        self.units.get(&unit).map_or(0, |sight| sight.resync_every)
+        self.interest.units.get(&unit).map_or(0, |sight| sight.resync_every)
     }
 
     pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        let is_due = |sight: &Sight| sight.joined.is_some() && round.is_multiple_of(sight.resync_every);
-        self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(is_due)
-    }
-
-    fn mark(&mut self, resource: TypeNumber, position: Sequence) {
-        let mark = self.marks.entry(resource).or_insert(position);
-        *mark = position.max(*mark);
+        self.interest.is_resync_due(unit, round)
     }
 
     pub(crate) fn has_synced(&self, units: &Units, synced: &HashMap<TypeNumber, Sequence>) -> bool {
@@ -168,12 +187,12 @@ impl JournalReader {
             let synced = units.get(id).and_then(|unit| synced.get(&unit.terms.resource));
             sight.joined.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
         };
-        !self.abandoned && self.units.iter().all(is_done)
+        !self.abandoned && self.interest.units.iter().all(is_done)
     }
 
     /// Returns the units that the reader sees.
     pub(crate) fn joined(&self) -> BTreeSet<UnitId> {
-        let seen = self.units.iter().filter(|(_, sight)| sight.joined.is_some());
+        let seen = self.interest.units.iter().filter(|(_, sight)| sight.joined.is_some());
         seen.map(|(unit, _)| *unit).collect()
     }
 }

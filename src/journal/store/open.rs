@@ -48,6 +48,8 @@ impl Store {
     /// of `dir` until [`Store::close`], or until its last clone is dropped. Set `group_fsync` if this run hands out only durable
     /// appends. Otherwise handed-out appends may be lost: if this run ends uncleanly, the next one gets a new journal id.
     pub fn open(dir: &Path, group_fsync: bool) -> Result<(Self, Recovered), StoreError> {
+        // Messages name the whole path, since a relative one leads to other places from other working directories.
+        let dir = &std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         open(dir, group_fsync).map_err(|fault| fault.tell(dir, "open the store"))
     }
 

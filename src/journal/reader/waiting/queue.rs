@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::journal::{Bounds, Record, Sequence, UnitTerms};
+use crate::journal::{Bounds, Record, UnitTerms};
 
 /// A waiting record. Coalescing needs every change of an object, so unwanted records wait too, but only behind a wanted one.
 #[derive(Clone, Debug)]
@@ -13,12 +13,6 @@ pub(crate) struct WaitingRecord {
     pub(super) wanted: bool,
     /// Set when the record needs no further judgement: it passed the filter, or the reader had no filter.
     pub(super) judged: bool,
-}
-
-impl WaitingRecord {
-    pub(super) fn sequence(&self) -> Sequence {
-        self.record.sequence
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -20,48 +20,18 @@ use std::{
 
 use hashbrown::{HashMap, hash_map};
 
-use super::queue::WaitingRecord;
+use super::{super::tally::Tally, queue::WaitingRecord};
 use crate::{
     change::{Cause, Change},
     journal::{
-        Bounds, ChangeKind, Losses, ReaderStats, Record, Sequence, UnitTerms,
+        Bounds, ChangeKind, Record, Sequence, UnitTerms,
         coalesce::{Effect, Next, Shows, Waiting, coalesce, folds},
-        filter::FilterFailures,
     },
     object::{KeyRef, Object},
 };
 
-/// Maximum number of named losses between two calls of [`Journal::take_losses`](crate::journal::Journal::take_losses); further
-/// losses are only counted.
-pub(crate) const NAMED_LOSSES_MAX: usize = 1024;
 /// Approximate size of a waiting record without bodies, including its table entries.
 pub(crate) const ENTRY_BYTES: usize = 320;
-
-/// Counters of one reader.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    /// Counted figures. Fields such as `queued` stay 0 here; [`JournalReader::stats`](super::JournalReader::stats) fills them in.
-    pub(super) stats: ReaderStats,
-    pub(super) failures: FilterFailures,
-    pub(super) losses: Losses,
-}
-
-impl Tally {
-    pub(super) fn lose(&mut self, record: &Record) {
-        self.stats.dropped += 1;
-        if self.losses.named.len() < NAMED_LOSSES_MAX {
-            self.losses.named.push(record.event_name());
-        } else {
-            self.losses.unnamed += 1;
-        }
-    }
-
-    /// Counts the loss of a record whose name is not known.
-    pub(super) fn miss(&mut self) {
-        self.stats.dropped += 1;
-        self.losses.unnamed += 1;
-    }
-}
 
 /// Hash of resource type, namespace and name of an object. It is wide enough that collisions need not be handled.
 type Lane = [u64; 2];
