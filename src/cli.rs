@@ -24,7 +24,7 @@ mod yaml;
 
 use std::{
     io::{self, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::LazyLock,
 };
@@ -50,6 +50,7 @@ The smallest useful configuration:
 
   [handlers.out]
   type = \"stdout\"
+  initial = \"send\"        # also the objects that exist already
 
 Examples:
 
@@ -183,6 +184,11 @@ impl FileArgs {
     pub(crate) fn load(&self) -> Result<Loaded, ConfigErrors> {
         Config::load(&self.files, crate::config::environment())
     }
+
+    /// Loads the configuration for a command that sends nothing.
+    pub(crate) fn load_without_secrets(&self) -> Result<Loaded, ConfigErrors> {
+        Config::load_without_secrets(&self.files, crate::config::environment())
+    }
 }
 
 /// Cluster for a command. It replaces the cluster of the configuration.
@@ -256,7 +262,8 @@ impl ConfigArgs {
 
 /// Runs the command that the process's arguments name, and returns the exit code.
 pub fn main() -> ExitCode {
-    let Err(error) = dispatch(Cli::parse().command) else { return ExitCode::SUCCESS };
+    let cli = Cli::try_parse().unwrap_or_else(|error| refuse(&error));
+    let Err(error) = dispatch(cli.command) else { return ExitCode::SUCCESS };
     if let Some(errors) = error.downcast_ref::<ConfigErrors>() {
         report::errors(errors);
         return ExitCode::from(BAD_USAGE);
@@ -273,11 +280,22 @@ pub fn main() -> ExitCode {
         && error.kind() == io::ErrorKind::AddrInUse
     {
         report::note(
-            "another program already uses this address, perhaps another deltabus: stop it or choose another address; \
-             port 0 takes any free port",
+            "another program already uses this address, perhaps another deltabus: stop it, or set another address with \
+             `--listen 127.0.0.1:0` or `[http] listen`; port 0 takes any free port",
         );
     }
     ExitCode::from(if error.is::<BadUsage>() { BAD_USAGE } else { FAILED })
+}
+
+/// Prints an error of the command line, or the help, and exits.
+fn refuse(error: &clap::Error) -> ! {
+    if let Some(clap::error::ContextValue::String(argument)) = error.get(clap::error::ContextKind::InvalidArg)
+        && error.kind() == clap::error::ErrorKind::UnknownArgument
+        && Path::new(argument).extension().is_some_and(|extension| extension == "toml")
+    {
+        report::note(&format!("configuration files are named with -c: -c {argument}"));
+    }
+    error.exit()
 }
 
 /// Runs a command that needs only one thread, because it only sends requests.

@@ -194,6 +194,16 @@ impl Config {
         Ok((resolve(layers, ConfigPlace::Elsewhere)?, texts))
     }
 
+    /// Reads files like [`Config::load`]. The secrets and files that they name may be missing.
+    pub(crate) fn load_without_secrets<P: AsRef<Path>>(
+        paths: &[P],
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Loaded, ConfigErrors> {
+        let mut layers = layers::Layers::of(paths);
+        layers.add_environment(environment);
+        resolve(layers, ConfigPlace::Elsewhere)
+    }
+
     /// Checks files like [`Config::load`], or like [`Config::load_for_elsewhere`] without an environment. Returns all errors, and the
     /// parts of the configuration that have none. Blocks the thread.
     pub(crate) fn check<P: AsRef<Path>>(

@@ -9,8 +9,10 @@
 //! |---|---|
 //! | `handle` | [`Journal`], the shared handle: one short lock per call; calls to the store run outside the lock |
 //! | `memory` | the pure core: batches that are not visible yet, units, readers |
-//! | `reader` | records that wait for one reader; for a slow reader they are coalesced or spilled |
+//! | `record`, `change_set` | records, and sets of kinds of changes |
+//! | `interest` | which records a reader gets: one rule for live records and for those missed before a restart |
 //! | `filter` | filters of readers; a refused record is not delivered |
+//! | `reader` | records that wait for one reader (`waiting`: in memory, or in the store), and those in flight |
 //! | `recovery` | selection of the records that a reader has missed, after a restart |
 //! | `store`, `disk`, `committer` | the state on disk, and the thread that syncs, saves, removes and repairs |
 //! | `coalesce` | the rules for coalescing waiting records, in memory and in the state |
@@ -18,6 +20,7 @@
 //!
 //! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
 
+mod change_set;
 mod coalesce;
 #[cfg(feature = "state")]
 mod committer;
@@ -32,12 +35,14 @@ pub mod filter;
 mod filter_tests;
 mod handle;
 mod inner;
+mod interest;
 #[cfg(test)]
 mod judging_tests;
 pub(crate) mod memory;
 #[cfg(test)]
 mod model_tests;
 mod reader;
+mod record;
 pub mod recovery;
 mod retention;
 #[cfg(test)]
@@ -54,24 +59,21 @@ mod stored_tests;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, fmt};
-
 use educe::Educe;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    change_set::ChangeSet,
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
     filter::{ReaderFilter, RecordFilter},
     handle::Journal,
+    interest::{Interest, UnitInterest},
     reader::{Held, ToLoad},
+    record::{EventName, Record},
 };
+use crate::change::Cause;
 pub use crate::change::ChangeKind;
-use crate::{
-    change::{Cause, Change},
-    object::{ChangedBy, Object, ObjectKey},
-};
-
 /// Id of a unit (a resource type in one scope) within an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId(pub u32);
@@ -79,124 +81,6 @@ pub struct UnitId(pub u32);
 /// Position in the journal. Strictly increasing within one journal id; gaps have no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Sequence(pub u64);
-
-/// One numbered change, as the journal emits it.
-#[derive(Clone, Debug)]
-pub struct Record {
-    /// Position of the record.
-    pub sequence: Sequence,
-    /// Unit whose cache the change applies to.
-    pub unit: UnitId,
-    /// Time of the append, in microseconds since the Unix epoch.
-    pub time_micros: i64,
-    /// The change.
-    pub change: Change,
-    /// Set when the `old` of a [`Change::Updated`] was discarded to save memory, or was never known. `old` is then a copy of
-    /// `object` and must not be shown.
-    pub old_lost: bool,
-}
-
-impl Record {
-    /// Returns the object of the change; `None` for [`Change::Synced`].
-    pub fn object(&self) -> Option<&Object> {
-        self.change.object()
-    }
-
-    /// Returns the previous object, if it is known and may be shown.
-    pub fn old(&self) -> Option<&Object> {
-        match &self.change {
-            Change::Updated { old, .. } if !self.old_lost => Some(old),
-            _ => None,
-        }
-    }
-
-    /// Returns the writer of the change. `None` if the writer is not known, and for a deletion or removal: the API server does not
-    /// record who deletes an object.
-    pub(crate) fn changed_by(&self) -> Option<ChangedBy<'_>> {
-        match &self.change {
-            Change::Added { object, .. } => object.changed_by_since(None),
-            Change::Updated { object, .. } => match self.old() {
-                Some(old) => object.changed_by_since(Some(old)),
-                None => object.changed_by(),
-            },
-            Change::Unchanged { object, .. } | Change::Refreshed { object } => object.changed_by(),
-            Change::Deleted { .. } | Change::Removed { .. } | Change::Synced { .. } => None,
-        }
-    }
-
-    /// Returns the name of this record for reports. The name is displayed as `added default/web (sequence 7, uid …)`.
-    pub fn event_name(&self) -> EventName {
-        EventName {
-            sequence: self.sequence,
-            unit: self.unit,
-            kind: ChangeKind::of(&self.change),
-            key: self.object().map_or_else(|| ObjectKey::new("", ""), |object| object.key().to_owned()),
-            uid: self.object().map_or("", |object| object.uid()).into(),
-        }
-    }
-
-    /// Returns the size of the object and the previous object, in bytes.
-    #[inline]
-    pub(crate) fn body_bytes(&self) -> usize {
-        self.object().map_or(0, Object::size_bytes) + self.old().map_or(0, Object::size_bytes)
-    }
-
-    /// Returns a copy of the record with packed objects, which share memory with the cache. An object without a packed form stays
-    /// as it is.
-    fn packed(&self) -> Self {
-        Self { change: self.change.packed(), ..self.clone() }
-    }
-
-    /// Returns true for a deletion or removal: after it, the object no longer exists for handlers.
-    #[inline]
-    pub(crate) fn is_gone(&self) -> bool {
-        matches!(self.change, Change::Deleted { .. } | Change::Removed { .. })
-    }
-}
-
-impl ChangeKind {
-    /// Returns the kind of a change.
-    pub fn of(change: &Change) -> Self {
-        change.into()
-    }
-
-    /// Returns the last part of an event's `type`, such as `added`. For an unchanged object it is `updated`. A refreshed object is
-    /// never delivered.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Updated | Self::Unchanged | Self::Refreshed => "updated",
-            Self::Deleted => "deleted",
-            Self::Removed => "removed",
-            Self::Synced => "synced",
-        }
-    }
-}
-
-/// Name of an event, for reports of lost, undelivered or poison events.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EventName {
-    /// Position of the event.
-    pub sequence: Sequence,
-    /// Unit of the event.
-    pub unit: UnitId,
-    /// Kind of change.
-    pub kind: ChangeKind,
-    /// Key of the object; both parts are empty for `synced`.
-    pub key: ObjectKey,
-    /// Uid of the object; empty if it has none.
-    pub uid: Box<str>,
-}
-
-impl fmt::Display for EventName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} (sequence {}", self.kind.as_str(), self.key, self.sequence.0)?;
-        if !self.uid.is_empty() {
-            write!(f, ", uid {}", self.uid)?;
-        }
-        f.write_str(")")
-    }
-}
 
 /// Range of the records of one append; empty when `last` is below `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,8 +140,6 @@ pub enum WhenFull {
     Coalesce,
     /// The oldest event is dropped.
     DropOldest,
-    /// The newest event is dropped.
-    DropNewest,
 }
 
 /// Limits of the memory for records that wait for one reader. For a named reader of a journal with a store, further records
@@ -294,104 +176,6 @@ pub struct UnitTerms {
 /// [`Change::Synced`] covers all units of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TypeNumber(pub u32);
-
-/// Set of kinds of changes. It is finer than [`ChangeKind`]: it separates initial from added objects, and relists from resyncs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChangeSet(u16);
-
-impl ChangeSet {
-    /// New objects, except those of the first list.
-    pub const ADDED: Self = Self(1);
-    /// Objects of the first list.
-    pub const INITIAL: Self = Self(1 << 1);
-    /// Objects with a new version.
-    pub const UPDATED: Self = Self(1 << 2);
-    /// Deleted objects.
-    pub const DELETED: Self = Self(1 << 3);
-    /// Objects that left the selection.
-    pub const REMOVED: Self = Self(1 << 4);
-    /// The end of the initial state.
-    pub const SYNCED: Self = Self(1 << 5);
-    /// Unchanged objects of a relist.
-    pub const UNCHANGED: Self = Self(1 << 6);
-    /// Unchanged objects of a resync.
-    pub const RESYNC: Self = Self(1 << 7);
-    /// Changes made during downtime ([`Cause::Downtime`]). A set contains such a change only if it has both this flag and the kind
-    /// of the change.
-    pub const DOWNTIME: Self = Self(1 << 8);
-    /// All kinds of events.
-    pub const ALL: Self = Self(0x1ff);
-    /// Refreshed objects, which are not events. The journal stores them so that waiting records get the new state.
-    const REFRESHED: Self = Self(1 << 9);
-
-    /// Returns the union of both sets.
-    #[must_use]
-    pub fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Returns this set without the kinds in `other`.
-    #[must_use]
-    pub fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-
-    /// Returns true if the set contains all of `other`.
-    pub fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns true if the set contains the change.
-    pub fn contains(self, change: &Change) -> bool {
-        self.has(Self::of(ChangeKind::of(change), change.cause()))
-    }
-
-    /// Returns true if the set contains a change of this kind and cause. Initial objects of a `late` unit also match
-    /// [`Self::ADDED`].
-    fn takes(self, kind: ChangeKind, cause: Option<Cause>, late: bool) -> bool {
-        let set = Self::of(kind, cause);
-        self.has(set) || (late && set == Self::INITIAL && self.has(Self::ADDED))
-    }
-
-    /// Returns the set that contains exactly this kind of change.
-    pub fn of(kind: ChangeKind, cause: Option<Cause>) -> Self {
-        let set = match (kind, cause) {
-            (ChangeKind::Added, Some(Cause::Initial)) => Self::INITIAL,
-            (ChangeKind::Added, _) => Self::ADDED,
-            (ChangeKind::Updated, _) => Self::UPDATED,
-            (ChangeKind::Deleted, _) => Self::DELETED,
-            (ChangeKind::Removed, _) => Self::REMOVED,
-            (ChangeKind::Refreshed, _) => Self::REFRESHED,
-            (ChangeKind::Synced, _) => Self::SYNCED,
-            (ChangeKind::Unchanged, Some(Cause::Resync { .. })) => Self::RESYNC,
-            (ChangeKind::Unchanged, _) => Self::UNCHANGED,
-        };
-        if cause == Some(Cause::Downtime) { set.with(Self::DOWNTIME) } else { set }
-    }
-}
-
-/// Conditions for the records that a reader gets: unit, kind of change, and filter.
-#[derive(Clone, Debug, Default)]
-pub struct Interest {
-    /// Wanted units.
-    pub units: HashMap<UnitId, UnitInterest>,
-    /// Wanted kinds of changes.
-    pub changes: ChangeSet,
-    /// Filter for the records of the wanted units and kinds; `None` passes all. A new filter also judges waiting records that were
-    /// not judged yet.
-    pub filter: Option<RecordFilter>,
-}
-
-/// Interest of a reader in one unit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnitInterest {
-    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect if the reader sees the unit already,
-    /// or if the reader's previous interest contains the unit. Must be set while a join is pending, unless the previous
-    /// interest contains the unit.
-    pub joins: bool,
-    /// The reader gets every nth resync; 0 means none (S-11).
-    pub resync_every: u32,
-}
 
 /// Options of a new reader.
 #[derive(Clone, Debug, Default)]
@@ -476,7 +260,10 @@ pub(crate) mod testing {
     use std::sync::Arc;
 
     use super::*;
-    use crate::object::{Identity, Object};
+    use crate::{
+        change::Change,
+        object::{Identity, Object},
+    };
 
     /// Returns a pod of namespace `ns`.
     pub(crate) fn pod(name: &str, uid: &str, version: u64) -> Object {

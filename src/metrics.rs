@@ -98,7 +98,7 @@ pub fn render(
     resources: &[UnitView],
     handlers: &[HandlerView],
     journal: &JournalHealth,
-    reloads: ReloadCounts,
+    reloads: &ReloadCounts,
     streams: SubscribeCounts,
     timings: &Timings,
 ) -> String {
@@ -366,7 +366,7 @@ fn register_handlers(registry: &mut Registry, handlers: &[HandlerView]) {
     register(registry, MetricType::Histogram, "handler_batch_events", help, events);
 }
 
-fn register_reloads(registry: &mut Registry, reloads: ReloadCounts) {
+fn register_reloads(registry: &mut Registry, reloads: &ReloadCounts) {
     let results = [("applied", reloads.applied), ("refused", reloads.refused)];
     let samples = results.map(|(result, count)| (vec![("result", result.to_owned())], Value::Whole(count)));
     let help = "Configuration reloads of the running engine, by result";
@@ -402,7 +402,7 @@ mod tests {
 
     fn rendered(resources: &[UnitView], journal: &JournalHealth) -> String {
         let (reloads, streams) = (ReloadCounts::default(), SubscribeCounts::default());
-        to_prometheus(&render(resources, &[], journal, reloads, streams, &Timings::default()))
+        to_prometheus(&render(resources, &[], journal, &reloads, streams, &Timings::default()))
     }
 
     #[test]

@@ -274,7 +274,7 @@ impl Default for Timings {
 }
 
 /// Counters of the configurations given to a running engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReloadCounts {
     /// Number of applied configurations.
     pub applied: u64,
@@ -282,16 +282,23 @@ pub struct ReloadCounts {
     pub refused: u64,
     /// Time of the last applied configuration; `None` before the first one.
     pub last_applied: Option<Timestamp>,
+    /// Time and first error of the last refused configuration; `None` if the last one was applied.
+    pub refusal: Option<(Timestamp, String)>,
 }
 
 impl ReloadCounts {
-    /// Counts a configuration that was applied, or refused.
-    pub fn count(&mut self, applied: bool) {
-        if applied {
-            self.applied += 1;
-            self.last_applied = Some(Timestamp::now());
-        } else {
-            self.refused += 1;
+    /// Counts a configuration that was applied, or refused because of an error.
+    pub fn count(&mut self, outcome: Result<(), String>) {
+        let now = Timestamp::now();
+        match outcome {
+            Ok(()) => {
+                self.applied += 1;
+                (self.last_applied, self.refusal) = (Some(now), None);
+            }
+            Err(error) => {
+                self.refused += 1;
+                self.refusal = Some((now, error));
+            }
         }
     }
 }

@@ -105,7 +105,14 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     let outcome = if args.files.is_empty() {
         run_all_types(args, access, kubeconfig, news)
     } else {
-        run::run_on(&args.as_run(), Some(access), |engine| announce(engine, kubeconfig))
+        let mut run = args.as_run();
+        // The simulated cluster ends with this process. The state of one run would be of no use to the next.
+        let state = tempfile::Builder::new().prefix("deltabus-demo-").tempdir()?;
+        if run.config.load()?.config.state.dir.is_some() {
+            report::note("the state goes to a temporary directory, since the simulated cluster ends with the demo");
+            run.state_dir = Some(state.path().to_string_lossy().into_owned());
+        }
+        run::run_on(&run, Some(access), |engine| announce(engine, kubeconfig))
     };
     drop(living);
     simulator.stop();
@@ -120,6 +127,7 @@ impl DemoArgs {
             allow_exec: self.allow_exec,
             compact_state: false,
             listen: self.listen.map(|address| address.to_string()),
+            state_dir: None,
         }
     }
 }

@@ -14,7 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
 
   deltabus handlers                     state, lag and errors of each handler
-  deltabus handlers -o wide             also position, retries and deliveries in flight
+  deltabus handlers -o wide             also position, retries, filtered events, deliveries in flight
   deltabus handlers pause hook          stop deliveries; new events are queued
   deltabus handlers resume hook
   deltabus handlers replay hook         deliver the events that it gave up
@@ -110,7 +110,7 @@ fn rows(answer: &Value, output: HandlersOutput) -> Vec<Vec<String>> {
 /// [`HandlersOutput::Table`] fit on a terminal with 80 columns.
 type Column = (&'static str, HandlersOutput, fn(&Value) -> String);
 
-const COLUMNS: [Column; 11] = [
+const COLUMNS: [Column; 12] = [
     ("NAME", HandlersOutput::Table, |row| text(&row["name"])),
     ("TYPE", HandlersOutput::Table, |row| text(&row["type"])),
     ("STATE", HandlersOutput::Table, |row| text(&row["state"])),
@@ -119,6 +119,7 @@ const COLUMNS: [Column; 11] = [
     ("DELIVERED", HandlersOutput::Table, |row| text(&row["delivered"])),
     ("RETRIED", HandlersOutput::Wide, |row| text(&row["retried"])),
     ("DROPPED", HandlersOutput::Table, |row| text(&row["dropped"])),
+    ("FILTERED", HandlersOutput::Wide, |row| text(&row["filtered"])),
     ("POSITION", HandlersOutput::Wide, |row| text(&row["position"])),
     ("LAG", HandlersOutput::Table, |row| seconds(&row["oldestUndeliveredAgeSeconds"])),
     ("REMARKS", HandlersOutput::Table, |row| remarks(row, None)),
@@ -130,7 +131,9 @@ pub(super) fn remarks(row: &Value, why: Option<&str>) -> String {
     let why = why.map(str::to_owned).or_else(|| row["lastError"].is_string().then(|| last_error(row)));
     let is_limited = row["rateLimited"] == true && !why.as_ref().is_some_and(|why| why.contains("rate limited"));
     let limited = is_limited.then(|| "rate limited".to_owned());
-    let remarks: Vec<_> = [why, limited, rule_errors(row), key_errors(row)].into_iter().flatten().collect();
+    let lost = row["dropped"].as_u64().filter(|lost| *lost > 0 && row["delivered"] != 0);
+    let lost = lost.map(|lost| format!("{lost} events were given up or dropped"));
+    let remarks: Vec<_> = [why, lost, limited, rule_errors(row), key_errors(row)].into_iter().flatten().collect();
     if remarks.is_empty() { "-".to_owned() } else { remarks.join("; ") }
 }
 
@@ -186,7 +189,7 @@ mod tests {
 
     fn hook() -> Value {
         json!({"name": "deploy_hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12_345,
-            "inFlight": 8, "delivered": 3_456_789, "retried": 4, "dropped": 0, "position": 77,
+            "inFlight": 8, "delivered": 3_456_789, "retried": 4, "dropped": 0, "filtered": 5, "position": 77,
             "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore", "lastErrorAgeSeconds": 7.9,
             "ruleErrors": 0, "lastRuleError": null})
     }
@@ -200,8 +203,7 @@ mod tests {
         };
         let expected = "deploy_hook | webhook | retrying | 12345 | 3456789 | 0 | 1.3s | 8s ago: 503; rate limited";
         assert_eq!(shown(HandlersOutput::Table), expected);
-        let expected =
-            "deploy_hook | webhook | retrying | 12345 | 8 | 3456789 | 4 | 0 | 77 | 1.3s | 8s ago: 503; rate limited";
+        let expected = "deploy_hook | webhook | retrying | 12345 | 8 | 3456789 | 4 | 0 | 5 | 77 | 1.3s | 8s ago: 503; rate limited";
         assert_eq!(shown(HandlersOutput::Wide), expected);
     }
 

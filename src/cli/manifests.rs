@@ -41,7 +41,7 @@ pub(crate) struct ManifestsArgs {
     #[arg(long, default_value = "deltabus", value_parser = label)]
     name: String,
     /// Image of the pod. deploy/Dockerfile builds it.
-    #[arg(long, value_name = "IMAGE", default_value = concat!("deltabus:", env!("CARGO_PKG_VERSION")))]
+    #[arg(long, value_name = "IMAGE", default_value = DEFAULT_IMAGE)]
     image: String,
     /// Adds a `ServiceMonitor`, a `PrometheusRule` and dashboards, for clusters with the Prometheus operator and Grafana.
     #[arg(long)]
@@ -61,6 +61,9 @@ pub(crate) struct ManifestsArgs {
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
 }
+
+/// Name of the image that deploy/Dockerfile builds for this version.
+const DEFAULT_IMAGE: &str = concat!("deltabus:", env!("CARGO_PKG_VERSION"));
 
 const EXAMPLES: &str = "\
 Examples:
@@ -106,6 +109,18 @@ pub(crate) async fn manifests(args: &ManifestsArgs) -> anyhow::Result<()> {
     let values = Values::of(&loaded, files, &server, objects, grants.rules(), args, site)?;
     let mut remarks = grants.remarks;
     remarks.extend(values.remarks(&args.name, &args.namespace, &loaded.config));
+    if args.image == DEFAULT_IMAGE && args.output == Output::Yaml {
+        remarks.push(format!(
+            "The image {DEFAULT_IMAGE} is in no public registry: build it with deploy/Dockerfile, push it, and name it with --image."
+        ));
+    }
+    if loaded.config.cluster.name.is_none() {
+        remarks.push(
+            "[cluster] name is not set: events name the cluster after your context, as in pod.toml of the ConfigMap. Another \
+             user's context may have another name."
+                .to_owned(),
+        );
+    }
     let is_monitored = catalog.types().iter().any(|served| served.resource.group == "monitoring.coreos.com");
     if args.monitoring && !is_monitored {
         remarks.push(

@@ -72,6 +72,9 @@ pub(crate) struct RunArgs {
     /// Address of the HTTP server, instead of `[http] listen`. Port 0 takes any free port; "" serves nothing.
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) listen: Option<String>,
+    /// State directory, instead of `[state] dir`.
+    #[arg(skip)]
+    pub(crate) state_dir: Option<String>,
 }
 
 /// Checks the text of an address.
@@ -93,7 +96,9 @@ pub(crate) fn run_on(
     announce: impl FnOnce(&RunningEngine),
 ) -> anyhow::Result<()> {
     let listen = args.listen.clone().map(|value| FlagValue { flag: "--listen", keys: &["http", "listen"], value });
-    let (mut files, kube) = (args.config.files().with_flags(listen.into_iter().collect()), args.config.kube.clone());
+    let state = args.state_dir.clone().map(|value| FlagValue { flag: "demo", keys: &["state", "dir"], value });
+    let flags = listen.into_iter().chain(state).collect();
+    let (mut files, kube) = (args.config.files().with_flags(flags), args.config.kube.clone());
     let mut loaded = files.load()?;
     kube.apply(&mut loaded.config.kube);
     refuse_programs(&loaded, args.allow_exec)?;
@@ -228,7 +233,8 @@ fn apply(loaded: Result<Loaded, ConfigErrors>, engine: &EngineHandle) {
     let Loaded { config, warnings, .. } = match loaded {
         Ok(loaded) => loaded,
         Err(errors) => {
-            lock(&engine.registry().reloads).count(false);
+            let first = errors.errors.first().map(ToString::to_string).unwrap_or_default();
+            lock(&engine.registry().reloads).count(Err(first));
             for finding in &errors.errors {
                 tracing::error!(%finding, "error in the changed configuration");
             }

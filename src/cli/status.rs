@@ -34,8 +34,9 @@ const EXAMPLES: &str = "\
 These count as late or failing:
 
   a type      that is not synced, may not be watched or cannot be read, or whose changes are applied 30 s late
-  a handler   that fails, is hung or has stopped, or whose oldest event has waited for 30 s
+  a handler   that fails, is hung or has stopped, has given up every event, or whose oldest event has waited for 30 s
   the state   when it cannot be written
+  the configuration   when the last change of its files was refused
 
 A type that the server does not serve yet does not count. Events that the `when` of a handler could not decide are counted in its
 row, but are no failure. Details: /v1/resources, /v1/handlers, `deltabus handlers`.
@@ -116,6 +117,7 @@ impl EngineStatus {
             "uptimeSeconds": uptime.map(|uptime| uptime.as_secs_f64()),
             "residentBytes": resident_bytes,
             "server": part(&mut resources, "server"),
+            "refusedConfiguration": part(&mut resources, "refusedConfiguration"),
             "resources": part(&mut resources, "resources"),
             "handlers": part(&mut handlers, "handlers"),
             "journal": part(&mut handlers, "journal"),
@@ -202,6 +204,12 @@ fn problems(status: &Value, readiness: &str) -> Vec<Problem> {
         let error = error.map(|error| format!(": {error}")).unwrap_or_default();
         add("discovery", String::new(), format!("{why}{error}"));
     }
+    let refused = &status["refusedConfiguration"];
+    if let Some(why) = refused["error"].as_str() {
+        let ago = refused["secondsAgo"].as_f64().and_then(|ago| Duration::try_from_secs_f64(ago).ok()).map(rough);
+        let ago = ago.unwrap_or_default();
+        add("configuration", String::new(), format!("refused {ago} ago, the previous one stays in effect: {why}"));
+    }
     let journal = &status["journal"];
     if journal["writable"] == false {
         add("state", String::new(), format!("cannot be written: {}", text(&journal["lastError"])));
@@ -255,9 +263,18 @@ fn late_unit(row: &Value) -> Option<String> {
     }
 }
 
+/// Returns the reason why a unit waits for its type, which is no problem; `-` for other units.
+fn why_waiting(row: &Value) -> String {
+    let reason = ["message", "lastError"].map(|key| &row[key]).into_iter().find(|reason| reason.is_string());
+    text(reason.filter(|_| row["state"] == "waiting").unwrap_or(&Value::Null))
+}
+
 /// Returns the reason why a handler is late or fails; `None` for other handlers.
 fn late_handler(row: &Value) -> Option<String> {
     match row["state"].as_str()? {
+        "running" if row["delivered"] == 0 && row["dropped"].as_u64() > Some(0) => {
+            Some(format!("none of {} events was delivered; the last, {}", row["dropped"], last_error(row)))
+        }
         "retrying" | "hung" | "failed" | "stopped" => Some(last_error(row)),
         "starting" => Some("not started yet".to_owned()),
         state => late(&row["oldestUndeliveredAgeSeconds"]).map(|lag| match (state, row["rateLimited"] == true) {
@@ -303,7 +320,7 @@ const UNITS: [Column; 7] = [
         counts.filter_map(|(_, count)| count.as_u64()).sum::<u64>().to_string()
     }),
     ("LAG", |row, _| seconds(&row["lagSeconds"])),
-    ("WHY", |_, why| why.unwrap_or("-").to_owned()),
+    ("WHY", |row, why| why.map_or_else(|| why_waiting(row), str::to_owned)),
 ];
 
 const HANDLERS: [Column; 7] = [
@@ -378,6 +395,29 @@ mod tests {
         assert_eq!(handler("paused", 1.0, false), None);
         assert_eq!(handler("paused", 7_300.0, false).unwrap(), "paused, the oldest event has waited for 2h 1m");
         assert_eq!(handler("retrying", 0.1, false).unwrap(), "2s ago: 503");
+        let lost = |delivered: u64| {
+            late_handler(&json!({"state": "running", "delivered": delivered, "dropped": 24, "lastError": "no name"}))
+        };
+        assert_eq!(lost(0).unwrap(), "none of 24 events was delivered; the last, no name");
+        assert_eq!(lost(1), None);
+    }
+
+    #[test]
+    fn waiting_type_shows_its_reason() {
+        let why = "the server serves no such type; did you mean services?";
+        let row = json!({"name": "a", "plural": "servces", "state": "waiting", "lastError": why});
+        let document = json!({"server": "http://x", "resources": [row], "handlers": []});
+        let found = problems(&document, "");
+        assert!(found.is_empty());
+        assert!(EngineStatus::of(document, found).text(None, None).contains(why));
+    }
+
+    #[test]
+    fn refused_configuration_is_a_problem() {
+        let refused = json!({"error": "a.toml:3:1: unknown key", "secondsAgo": 61.2});
+        let found = problems(&json!({ "refusedConfiguration": refused }), "");
+        let expected = "refused 1m 1s ago, the previous one stays in effect: a.toml:3:1: unknown key";
+        assert_eq!((found.len(), found[0].kind, &*found[0].why), (1, "configuration", expected));
     }
 
     #[test]

@@ -75,7 +75,8 @@ type States = [Vec<DryState>; 2];
 
 /// Runs the tests, or tries the change between two files.
 pub(crate) fn test(args: &TestArgs) -> anyhow::Result<()> {
-    let loaded = args.config.load()?;
+    // Nothing is sent, so the secrets need not be here.
+    let loaded = args.config.load_without_secrets()?;
     report::warnings(&loaded.warnings);
     let dry_run = DryRun::new(&loaded.config, None).map_err(BadUsage::of)?;
     if args.old.is_some() || args.new.is_some() {

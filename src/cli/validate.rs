@@ -77,7 +77,12 @@ pub(crate) async fn validate(args: &ValidateArgs) -> anyhow::Result<()> {
     }
     let handlers = loaded.config.handlers.values().filter(|handler| handler.enabled).count();
     let resources = report::counted(loaded.config.resources.len(), "resource");
-    let mut valid = format!("{resources}, {}", report::counted(handlers, "handler"));
+    let absent = if verdict.absent > 0 {
+        format!("; {} not served now", report::counted(verdict.absent, "pattern"))
+    } else {
+        String::new()
+    };
+    let mut valid = format!("{resources}, {}{absent}", report::counted(handlers, "handler"));
     if args.offline {
         let fields = if fields::names_fields(&loaded) { ", and the fields of objects" } else { "" };
         valid += "; not checked without the API server: types, rights, namespaces";
@@ -169,6 +174,8 @@ struct Verdict {
     more: usize,
     warnings: Vec<Finding>,
     notes: Vec<Finding>,
+    /// Number of patterns of types that the server does not serve.
+    absent: usize,
     /// Each type that an entry watches, with this user's rights on it.
     claims: Vec<(Owned, Rights)>,
 }
@@ -182,6 +189,10 @@ impl Verdict {
         let (text, why) = (loaded.config.pattern(name, pattern), resolution.why_not());
         let on_missing = loaded.config.resources.get(name).map(|entry| entry.options.on_missing);
         let (findings, message) = match (resolution, on_missing) {
+            // A type with a similar name is probably the one that is meant.
+            (Resolution::Missing { suggestions, .. }, Some(OnMissing::Wait)) if !suggestions.is_empty() => {
+                (&mut self.warnings, format!("the engine will wait for \"{text}\": {why}"))
+            }
             (Resolution::Missing { .. }, Some(OnMissing::Wait)) | (Resolution::Empty { .. }, _) => {
                 (&mut self.notes, format!("the engine will wait for \"{text}\": {why}"))
             }
@@ -191,6 +202,7 @@ impl Verdict {
             (Resolution::Excluded { .. }, _) => (&mut self.warnings, format!("\"{text}\": {why}")),
             _ => (&mut self.errors, format!("\"{text}\": {why}")),
         };
+        self.absent += usize::from(matches!(resolution, Resolution::Missing { .. }));
         findings.push(finding(loaded, name, pattern, message));
     }
 

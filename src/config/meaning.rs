@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    CONFIG_VERSION, Cache, Config, ConfigPlace, EventType, FormatSettings, HandlerConfig, Mode, ResourceConfig,
-    SecretValues, SinkConfig, TestCase, TypePattern,
+    CONFIG_VERSION, Cache, Config, ConfigPlace, EventType, FormatSettings, HandlerConfig, HandlerDefaults, Mode,
+    ResourceConfig, SecretValues, SinkConfig, TestCase, TypePattern,
     key_path::KeyPath,
     report::{Report, Section},
     text::print_duration,
@@ -189,6 +189,7 @@ impl Checker<'_> {
             handler.check_fields(at);
             self.without_old(at, handler);
             lists_without_star(at, "changed", &handler.options.changed);
+            changed_of_nothing(at, handler);
             self.never_deleted(at, handler);
             let retry = &handler.options.retry;
             growing_delay(&mut at.below(&["retry"]), retry.initial, retry.max);
@@ -410,6 +411,14 @@ fn empty_indexes(at: &mut Section<'_>, resource: &ResourceConfig) {
             let message = format!("with mode = \"metadata\" no object has `{index}`: this index stays empty");
             at.warn(&["index", &format!("[{i}]")], message);
         }
+    }
+}
+
+/// Reports `changed` of a handler that gets no updates.
+fn changed_of_nothing(at: &mut Section<'_>, handler: &HandlerConfig) {
+    let HandlerDefaults { changed, on, .. } = &handler.options;
+    if !changed.is_empty() && !on.contains(&EventType::Updated) {
+        at.warn(&["changed"], "has no effect: it applies to updates, and `on` has no \"updated\"");
     }
 }
 

@@ -12,7 +12,7 @@ use crate::journal::JournalOptions;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StateConfig {
-    /// State directory of one engine and one cluster. Default "": memory only; changes that happen while the engine is down
+    /// State directory of one engine and one cluster. A relative path is relative to the working directory. Default "": memory only; changes that happen while the engine is down
     /// are not delivered.
     #[serde(with = "Optional")]
     pub dir: Option<PathBuf>,

@@ -204,7 +204,12 @@ impl Conductor {
         self.keep_seeds(name, steps).await;
         for (unit, left) in retired {
             self.router.remove_unit(unit.informer.id);
-            info!(resource = %unit.spec.resource, namespace = unit.spec.namespace, left, "the unit has ended");
+            let (resource, namespace) = (&unit.spec.resource, unit.spec.namespace.as_deref());
+            if left > 0 {
+                warn!(%resource, namespace, objects = left, "no longer watched: handlers get `removed` for the objects");
+            } else {
+                info!(%resource, namespace, "the previous watch of the type has ended");
+            }
         }
     }
 

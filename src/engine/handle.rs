@@ -100,7 +100,8 @@ impl EngineHandle {
             library.base = config;
             Ok(())
         });
-        lock(&self.registry().reloads).count(applied.is_ok());
+        let outcome = applied.as_ref().map(drop).map_err(ToString::to_string);
+        lock(&self.registry().reloads).count(outcome);
         applied.map(|((), applied)| applied)
     }
 

@@ -95,6 +95,9 @@ impl Conductor {
             _ if matches!(resolution, Resolution::Unwatchable { .. }) => {
                 warn!(entry, %pattern, why, "the type cannot be watched");
             }
+            _ if matches!(&resolution, Resolution::Missing { suggestions, .. } if !suggestions.is_empty()) => {
+                warn!(entry, %pattern, why, "waiting for the type to be served");
+            }
             _ => info!(entry, %pattern, why, "waiting for the type to be served"),
         }
         let waiting = || Arc::new(UnitStatus::waiting(entry, pattern.as_str()));

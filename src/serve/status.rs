@@ -8,6 +8,7 @@ use axum::{
     http::{HeaderMap, StatusCode, Uri, header},
     response::IntoResponse,
 };
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::ServeState;
@@ -82,7 +83,16 @@ pub(super) async fn resources(State(state): State<ServeState>) -> Json<Value> {
     let not_writable = state.hub.journal.health().not_writable;
     let running = registry.informers().into_iter().map(|informer| unit_row(registry, &informer, not_writable.as_ref()));
     let waiting = registry.waiting().into_values().map(|row| json!(row.view()));
-    Json(json!({ "server": *state.server, "resources": running.chain(waiting).collect::<Vec<_>>() }))
+    let refusal = lock(&registry.reloads).refusal.clone();
+    let refusal = refusal.map(|(at, error)| {
+        let ago = Timestamp::now().duration_since(at).as_secs_f64();
+        json!({ "error": error, "secondsAgo": ago.max(0.0) })
+    });
+    Json(json!({
+        "server": *state.server,
+        "resources": running.chain(waiting).collect::<Vec<_>>(),
+        "refusedConfiguration": refusal,
+    }))
 }
 
 /// Returns the view of a unit, with the names of its type and the selectors of its requests. If the unit cannot sync because
@@ -139,9 +149,9 @@ fn journal_row(journal: &Journal) -> Value {
 /// Returns the metrics: OpenMetrics if `Accept` requests it, else the older Prometheus text.
 pub(super) async fn metrics(State(state): State<ServeState>, headers: HeaderMap) -> impl IntoResponse {
     let journal = state.hub.journal.health();
-    let (reloads, timings) = (*lock(&state.hub.registry.reloads), state.hub.registry.timings());
+    let (reloads, timings) = (lock(&state.hub.registry.reloads).clone(), state.hub.registry.timings());
     let (resources, handlers) = (state.hub.registry.views(), state.handlers.views());
-    let text = metrics::render(&resources, &handlers, &journal, reloads, state.hub.counts(), timings);
+    let text = metrics::render(&resources, &handlers, &journal, &reloads, state.hub.counts(), timings);
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let (content_type, text) = if accept.contains("application/openmetrics-text") {
         ("application/openmetrics-text; version=1.0.0; charset=utf-8", text)

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use crate::config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig, merge};
+use crate::{
+    config::{Config, ConfigErrors, External, Finding, Loaded, SinkConfig, merge, webhook::is_loopback},
+    secret::PlainOrSecret,
+};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -170,6 +173,7 @@ impl Values {
             remarks.push(create(secret, "file", keys));
         }
         remarks.extend(self.missing_programs(config));
+        remarks.extend(local_sinks(config));
         if config.state.dir.is_none() {
             remarks.push(
                 "[state] dir is not set: changes made while the pod is down are not delivered. Set it to \
@@ -198,6 +202,17 @@ impl Values {
             ))
         })
     }
+}
+
+/// Returns a remark for each webhook that calls this machine: in a pod it would call the pod.
+fn local_sinks(config: &Config) -> impl Iterator<Item = String> {
+    let handlers = config.handlers.iter().filter(|(_, handler)| handler.enabled);
+    handlers.filter_map(|(name, handler)| {
+        let SinkConfig::Webhook(webhook) = &handler.sink else { return None };
+        let PlainOrSecret::Plain(url) = &webhook.url else { return None };
+        let host = url.parse::<http::Uri>().ok()?.host()?.to_owned();
+        is_loopback(&host).then(|| format!("[handlers.{name}] url has the host {host}. In a pod that is the pod itself: name the receiver's Service."))
+    })
 }
 
 /// Returns the files in the `ConfigMap`: the files of the configuration in order, then a file that overrides some options for the

@@ -46,6 +46,7 @@ pub(super) async fn check(loaded: &Loaded, client: &Client, types: &[Owned]) -> 
     let Some(first) = uses.first().map(|used| used.at.clone()) else { return found };
     let unchecked =
         |why: String| Finding { message: format!("cannot check fields of objects: {why}"), ..first.clone() };
+    let mut without = Vec::new();
     let mut reader = match SchemaReader::open(client).await {
         Ok(reader) => reader,
         Err(error) => {
@@ -64,9 +65,15 @@ pub(super) async fn check(loaded: &Loaded, client: &Client, types: &[Owned]) -> 
             continue;
         }
         let schemas = reader.of(resource).await;
+        if schemas.is_none() {
+            without.push(resource.to_string());
+        }
         for used in &mut undecided {
             used.judge(resource, schemas);
         }
+    }
+    if !without.is_empty() && reader.failure().is_none() {
+        found.notes.push(unchecked(format!("the server publishes no schema of {}", without.join(", "))));
     }
     for used in uses {
         let finding = used.problem().map(|message| Finding { message, ..used.at });
