@@ -34,6 +34,7 @@ use super::{
     state::{State, TypeState, Unit},
 };
 use crate::{
+    change::Cause,
     delivery::table::UnitOptions,
     indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings},
     informer::{
@@ -195,20 +196,20 @@ impl Conductor {
         for Ended { unit, left, how } in ended {
             let left = self.under_rules_of_today(&unit.spec, left);
             let changes = retirement(left, how);
-            let left = changes.len();
+            let removed = if matches!(how, Retirement::Removed(Cause::Reload)) { changes.len() } else { 0 };
             while let Err(why) = unit.informer.retire(journal, &changes) {
                 unit.wait(journal, &why).await;
             }
-            retired.push((unit, left));
+            retired.push((unit, removed));
         }
         self.keep_seeds(name, steps).await;
-        for (unit, left) in retired {
+        for (unit, removed) in retired {
             self.router.remove_unit(unit.informer.id);
             let (resource, namespace) = (&unit.spec.resource, unit.spec.namespace.as_deref());
-            if left > 0 {
-                warn!(%resource, namespace, objects = left, "no longer watched: handlers get `removed` for the objects");
+            if removed > 0 {
+                warn!(%resource, namespace, objects = removed, "no longer watched: handlers get `removed` for the objects");
             } else {
-                info!(%resource, namespace, "the previous watch of the type has ended");
+                info!(%resource, namespace, "a watch of the type has ended");
             }
         }
     }

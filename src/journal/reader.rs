@@ -13,7 +13,7 @@ pub(super) use self::reading::Next;
 use self::{
     interest::ReaderInterest,
     tally::Tally,
-    waiting::{Context, InMemory, Stored, Waiting},
+    waiting::{Context, InMemory, InStore, Waiting},
 };
 pub use self::{saving::Held, waiting::ToLoad};
 use super::{
@@ -45,7 +45,7 @@ impl JournalReader {
     pub(super) fn stored(bounds: Bounds, mut state: StoredReader, units: &Units) -> Self {
         let interest = ReaderInterest::of_last_run(std::mem::take(&mut state.joined), units);
         let wanted = state.pending.len();
-        let mut reader = Self::of(interest, Waiting::Stored(Box::new(Stored::new(bounds, state))));
+        let mut reader = Self::of(interest, Waiting::InStore(Box::new(InStore::new(bounds, state))));
         reader.tally.stats.wanted = wanted;
         reader
     }
@@ -127,7 +127,7 @@ impl JournalReader {
     pub(super) fn held(&self) -> usize {
         let waiting = match &self.waiting {
             Waiting::InMemory(waiting) => waiting.held(),
-            Waiting::Stored(waiting) => waiting.in_memory_len(),
+            Waiting::InStore(waiting) => waiting.in_memory_len(),
         };
         self.in_flight.len() + self.again.len() + waiting
     }

@@ -84,7 +84,10 @@ fn demo_runs_own_configuration_on_simulated_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("mine.toml");
     let config = "[kube]\nkubeconfig = \"/no/such/kubeconfig\"\n[resources.shops]\nmatch = [\"deployments.apps\"]\n\
-         namespaces = [\"shop-0\"]\n[handlers.out]\ntype = \"stdout\"\ninitial = \"send\"\n";
+         namespaces = [\"shop-0\"]\n[handlers.out]\ntype = \"stdout\"\ninitial = \"send\"\n
+         [state]\ndir = \"STATE\"\n";
+    let state = dir.path().join("state");
+    let config = &config.replace("STATE", state.to_str().unwrap());
     fs::write(&file, config).unwrap();
     let stdout = dir.path().join("stdout");
     let engine = Engine::spawn_writing(
@@ -102,6 +105,7 @@ fn demo_runs_own_configuration_on_simulated_cluster() {
     engine.wait_for("an event of the other namespace", PATIENCE, || events().contains("\"namespace\":\"shop-1\""));
     assert!(engine.terminate().success());
     assert!(!kubeconfig.exists());
+    assert!(!state.exists(), "the state of a demo is temporary");
 }
 
 #[test]

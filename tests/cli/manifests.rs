@@ -277,6 +277,17 @@ fn values_of_the_cluster_reach_the_objects() {
 }
 
 #[test]
+fn receiver_on_this_machine_is_remarked() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    for (host, is_here) in [("127.0.0.1:9000", true), ("localhost", true), ("hooks.ops.svc", false)] {
+        let config = format!("{SMALL}[handlers.hook]\ntype = \"webhook\"\nurl = \"http://{host}/\"\n");
+        let (code, stdout, stderr) = run(dir.path(), &kubeconfig, &[("config.toml", &config)], &[]);
+        assert_eq!(code, 0, "{stderr}");
+        assert_eq!(stdout.contains("In a pod that is the pod itself"), is_here, "{host}: {stdout}");
+    }
+}
+
+#[test]
 fn program_that_may_be_missing_is_remarked() {
     let (_simulator, dir, kubeconfig) = simulator();
     let remark = |program: &str, mounted: &str| {

@@ -87,7 +87,7 @@ fn failed_start_exits_with_1_and_suggestion() {
     let address = taken.local_addr().unwrap();
     let config_of = |more: &str| config(dir, &format!("[http]\nlisten = \"\"\n{more}"));
     let port = config(dir, &format!("[http]\nlisten = \"{address}\""));
-    refuses(dir, &port, &[&format!("failed to listen on {address} ([http] listen)"), "choose another address"]);
+    refuses(dir, &port, &[&format!("failed to listen on {address} ([http] listen)"), "set another address"]);
 
     fs::write(dir.join("plain"), "").unwrap();
     for path in [text(dir, "plain/below"), dir.to_str().unwrap().to_owned()] {
@@ -233,7 +233,7 @@ fn removed_definition_causes_no_warning() {
     engine.wait_ready(SOON);
     simulator.store().delete(DEFINITIONS, "", "apples.acme.io").unwrap();
     engine.wait_for("gone", SOON, || !engine.watched().contains_key("apples.acme.io"));
-    engine.wait_for_log("the unit has ended");
+    engine.wait_for_log("a watch of the type has ended");
     let log = engine.log_handle();
     assert!(engine.terminate().success());
     let log = log.lock().unwrap();

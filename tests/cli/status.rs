@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 struct Scene {
     simulator: Simulator,
     engine: Engine,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 /// Runs an engine that watches two types; `more` is appended to its configuration.
@@ -36,7 +36,7 @@ fn start(more: &str) -> Scene {
     );
     let engine = Engine::run(dir.path(), &config);
     engine.wait_ready(PATIENCE);
-    Scene { simulator, engine, _dir: dir }
+    Scene { simulator, engine, dir }
 }
 
 /// Returns exit code, stdout and stderr of `deltabus status`.
@@ -124,6 +124,31 @@ fn failing_handler_is_listed_first() {
     let (_, stdout, _) = scene.status(&["-o", "json"]);
     let document: Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((&document["healthy"], &document["problems"][0]["name"]), (&json!(false), &json!("hook")));
+}
+
+#[test]
+fn handler_that_delivers_nothing_is_a_problem() {
+    let template = "format = \"template\"\ntemplate = \"{{ object.metadata.labels.app }}\"";
+    let sink = "type = \"webhook\"\nurl = \"http://127.0.0.1:1/\"\ninitial = \"send\"";
+    let scene = start(&format!("[handlers.hook]\n{sink}\n{template}\n"));
+    let (stdout, _) = scene.late();
+    assert!(row(&stdout, "hook").last().is_some_and(|why| why.starts_with("none of ")), "{stdout}");
+}
+
+#[test]
+fn refused_configuration_is_a_problem_until_the_next_one() {
+    let scene = start("");
+    let path = scene.dir.path().join("config.toml");
+    let config =
+        std::fs::read_to_string(&path).expect("it was written").replace("\n[http]\nlisten = \"127.0.0.1:0\"\n", "");
+    Engine::configure(scene.dir.path(), &format!("{config}[handlers.odd]\ntyp = \"stdout\"\n"));
+    scene.engine.signal("-HUP");
+    let (stdout, stderr) = scene.late();
+    assert_eq!(stderr, "error: late or failing: configuration\n");
+    assert!(stdout.contains("configuration: refused ") && stdout.contains("did you mean `type`?"), "{stdout}");
+    Engine::configure(scene.dir.path(), &config);
+    scene.engine.signal("-HUP");
+    scene.engine.wait_for("well again", PATIENCE, || scene.status(&[]).0 == 0);
 }
 
 #[test]

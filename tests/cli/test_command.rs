@@ -85,6 +85,15 @@ fn case(name: &str, files: &str, expect: &str) -> String {
 }
 
 #[test]
+fn secrets_may_be_missing() {
+    let config = CONFIG.replace("\"https://hooks.example.com/\"", "{ env = \"NO_SUCH_SECRET\" }");
+    assert!(config.contains("NO_SUCH_SECRET"));
+    let config = config + &case("an image change", "old = \"v1.yaml\"\nnew = \"v2.yaml\"", "hook = 1");
+    let (code, _, stderr) = Desk::with(&config).test(&["-c", "config.toml"]);
+    assert_eq!(code, 0, "{stderr}");
+}
+
+#[test]
 fn failing_test_explains_each_rule() {
     let update = "old = \"v1.yaml\"\nnew = \"v2.yaml\"";
     let config = [

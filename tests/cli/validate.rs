@@ -30,9 +30,12 @@ fn each_pattern_is_explained_with_its_location() {
     let deployments =
         ["w", "Deployment.v1.apps", "deployments.apps", "apps/v1", "Deployment", "list,", "watch", "v.toml:2:16"];
     assert_eq!(rows[2], deployments, "{stdout}");
-    let missing = "note: v.toml:2:38: resources.w.match[2]: the engine will wait for \"podz\": the server serves no such type; did you mean pods";
+    let missing = "warning: v.toml:2:38: resources.w.match[2]: the engine will wait for \"podz\": the server serves no such type; did you mean pods";
     assert!(stderr.contains(missing), "{stderr}");
-    assert!(stderr.ends_with("note: the configuration is valid: 1 resource, 1 handler\n"), "{stderr}");
+    assert!(
+        stderr.ends_with("note: the configuration is valid: 1 resource, 1 handler; 1 pattern not served now\n"),
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -244,6 +247,16 @@ fn mistakes_in_file_do_not_hide_missing_types() {
     assert!(stderr.contains("note: configuration: the checks that need the API server were skipped: "), "{stderr}");
 }
 
+/// The simulator publishes no schemas.
+#[test]
+fn types_without_schema_are_named() {
+    let (_simulator, dir, kubeconfig) = simulator();
+    let config = format!("[resources.w]\nmatch = [\"pods\"]\n{OUT}changed = [\"spec.nodename\"]\n");
+    let (code, _, stderr) = validate(dir.path(), &kubeconfig, &config);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("cannot check fields of objects: "), "{stderr}");
+}
+
 #[test]
 fn paths_that_no_schema_has_are_warnings() {
     let Some(cluster) = Cluster::shared_or_skip("paths_that_no_schema_has_are_warnings") else { return };
@@ -379,7 +392,7 @@ fn json_output_has_every_finding_with_location() {
     let odd = format!("[resources.w]\nmatch = [\"pods\", \"po\", \"podz\"]\n{OUT}");
     let (code, document) = run(&odd, &[]);
     assert_eq!((code, &document["valid"]), (0, &json!(true)));
-    assert_eq!([&document["errors"], &document["warnings"], &document["notes"]], [0, 1, 1], "{document}");
+    assert_eq!([&document["errors"], &document["warnings"], &document["notes"]], [0, 2, 0], "{document}");
     let expected = json!({
         "level": "warning",
         "key": "resources.w.match[1]",
@@ -390,8 +403,8 @@ fn json_output_has_every_finding_with_location() {
         "message": "\"po\" and \"pods\" both select pods: remove one of them",
         "excerpt": null,
     });
-    assert_eq!(document["findings"][0], expected);
-    assert_eq!(document["findings"][1]["level"], "note");
+    assert_eq!(document["findings"][1], expected);
+    assert_eq!(document["findings"][0]["level"], "warning");
     let (code, document) = run(&odd, &["--strict"]);
     assert_eq!((code, &document["valid"], &document["errors"]), (2, &json!(false), &json!(2)));
     let (code, document) = run("[resources.w]\nmatch = = 1\n", &["--offline"]);

@@ -4,7 +4,7 @@ use roaring::RoaringTreemap;
 
 use super::{
     JournalReader, ToLoad,
-    waiting::{Stored, needs},
+    waiting::{InStore, needs},
 };
 use crate::journal::{
     Record, Sequence, UnitId, UnitTerms,
@@ -46,7 +46,7 @@ impl JournalReader {
         self.waiting.stored().filter(|_| has_room).map(|stored| stored.to_load(max)).unwrap_or_default()
     }
 
-    /// Takes the records of a load; see [`Stored::loaded`].
+    /// Takes the records of a load; see [`InStore::loaded`].
     pub(crate) fn loaded(
         &mut self,
         asked: &ToLoad,
@@ -111,7 +111,7 @@ impl JournalReader {
 
     /// Returns the oldest unacknowledged record that has no coalesced entry.
     fn first_in_log(&self) -> Option<u64> {
-        let Stored { compacted, spilled, .. } = self.waiting.stored()?;
+        let InStore { compacted, spilled, .. } = self.waiting.stored()?;
         if compacted.is_empty() {
             return self.first().map(|first| first.0);
         }
@@ -127,7 +127,7 @@ impl JournalReader {
     /// Forgets the given-up records that are before a position. If `coalesced` is set, only records with coalesced entries are
     /// forgotten; otherwise only records in the log.
     pub(crate) fn forget_given_up(&mut self, before: Sequence, coalesced: bool) {
-        if let Some(Stored { given_up, compacted, changed, .. }) = self.waiting.stored_mut() {
+        if let Some(InStore { given_up, compacted, changed, .. }) = self.waiting.stored_mut() {
             let mut forgotten = if coalesced { &*given_up & &*compacted } else { &*given_up - &*compacted };
             forgotten.remove_range(before.0..);
             *changed |= !forgotten.is_empty();

@@ -1,19 +1,19 @@
 //! Records that wait for one reader: they are visible, and were not handed out yet.
 //!
-//! There are two implementations. [`InMemory`] coalesces or drops records beyond the reader's limits. [`Stored`] belongs to a named
+//! There are two implementations. [`InMemory`] coalesces or drops records beyond the reader's limits. [`InStore`] belongs to a named
 //! reader of a journal with a store: beyond the limits it keeps only the positions of records, and loads them later.
 
 mod backlog;
 mod in_memory;
 mod queue;
-mod stored;
+mod in_store;
 
 #[cfg(test)]
 pub(crate) use self::backlog::ENTRY_BYTES;
+pub use self::in_store::ToLoad;
+pub(crate) use self::in_store::{needs, waits_from};
 use self::queue::WaitingRecord;
-pub use self::stored::ToLoad;
-pub(crate) use self::stored::{needs, waits_from};
-pub(super) use self::{in_memory::InMemory, stored::Stored};
+pub(super) use self::{in_memory::InMemory, in_store::InStore};
 use super::{interest::ReaderInterest, tally::Tally};
 use crate::journal::{Bounds, Record, Sequence, UnitTerms};
 
@@ -42,7 +42,7 @@ impl Context<'_> {
 #[derive(Debug)]
 pub(super) enum Waiting {
     InMemory(Box<InMemory>),
-    Stored(Box<Stored>),
+    InStore(Box<InStore>),
 }
 
 impl Waiting {
@@ -50,8 +50,8 @@ impl Waiting {
     pub(super) fn push(&mut self, record: &Record, terms: UnitTerms, wanted: bool, context: &mut Context<'_>) {
         match self {
             Self::InMemory(waiting) => waiting.push(record, terms, wanted, context),
-            Self::Stored(waiting) if wanted => waiting.push(record, terms),
-            Self::Stored(_) => {}
+            Self::InStore(waiting) if wanted => waiting.push(record, terms),
+            Self::InStore(_) => {}
         }
     }
 
@@ -59,21 +59,21 @@ impl Waiting {
     pub(super) fn settle(&mut self, context: &mut Context<'_>) {
         match self {
             Self::InMemory(waiting) => waiting.settle(context),
-            Self::Stored(waiting) => waiting.settle(),
+            Self::InStore(waiting) => waiting.settle(),
         }
     }
 
     pub(super) fn bounds(&self) -> &Bounds {
         match self {
             Self::InMemory(waiting) => &waiting.bounds,
-            Self::Stored(waiting) => &waiting.bounds,
+            Self::InStore(waiting) => &waiting.bounds,
         }
     }
 
     pub(super) fn set_bounds(&mut self, bounds: Bounds, context: &mut Context<'_>) {
         match self {
             Self::InMemory(waiting) => waiting.set_bounds(bounds, context),
-            Self::Stored(waiting) => waiting.bounds = bounds,
+            Self::InStore(waiting) => waiting.bounds = bounds,
         }
         self.settle(context);
     }
@@ -82,7 +82,7 @@ impl Waiting {
     pub(super) fn front(&self) -> Option<&Record> {
         match self {
             Self::InMemory(waiting) => waiting.front(),
-            Self::Stored(waiting) => waiting.queue.waiting.front().map(|waiting| &waiting.record),
+            Self::InStore(waiting) => waiting.queue.waiting.front().map(|waiting| &waiting.record),
         }
     }
 
@@ -90,7 +90,7 @@ impl Waiting {
     pub(super) fn unjudged(&self) -> impl Iterator<Item = &Record> {
         let queue = match self {
             Self::InMemory(waiting) => &waiting.queue,
-            Self::Stored(waiting) => &waiting.queue,
+            Self::InStore(waiting) => &waiting.queue,
         };
         let wanted = queue.waiting.iter().filter(|waiting| waiting.wanted);
         wanted.take_while(|waiting| !waiting.judged).map(|waiting| &waiting.record)
@@ -100,7 +100,7 @@ impl Waiting {
     pub(super) fn pop(&mut self) -> Option<Record> {
         match self {
             Self::InMemory(waiting) => waiting.pop(),
-            Self::Stored(waiting) => waiting.queue.pop().map(|waiting| waiting.record),
+            Self::InStore(waiting) => waiting.queue.pop().map(|waiting| waiting.record),
         }
     }
 
@@ -108,7 +108,7 @@ impl Waiting {
     pub(super) fn in_memory(&self) -> Box<dyn Iterator<Item = &Record> + '_> {
         match self {
             Self::InMemory(waiting) => Box::new(waiting.iter()),
-            Self::Stored(waiting) => Box::new(waiting.queue.waiting.iter().map(|waiting| &waiting.record)),
+            Self::InStore(waiting) => Box::new(waiting.queue.waiting.iter().map(|waiting| &waiting.record)),
         }
     }
 
@@ -116,7 +116,7 @@ impl Waiting {
     pub(super) fn in_memory_len(&self) -> usize {
         match self {
             Self::InMemory(waiting) => waiting.len(),
-            Self::Stored(waiting) => waiting.queue.wanted.events,
+            Self::InStore(waiting) => waiting.queue.wanted.events,
         }
     }
 
@@ -124,7 +124,7 @@ impl Waiting {
     pub(super) fn give_up(&mut self, records: Vec<Record>) {
         match self {
             Self::InMemory(waiting) => waiting.give_up(records),
-            Self::Stored(waiting) => waiting.given_up.extend(records.iter().map(|record| record.sequence.0)),
+            Self::InStore(waiting) => waiting.given_up.extend(records.iter().map(|record| record.sequence.0)),
         }
     }
 
@@ -135,21 +135,21 @@ impl Waiting {
                 let records: Vec<_> = std::mem::take(&mut waiting.given_up).into_values().collect();
                 (records.len() as u64, records)
             }
-            Self::Stored(waiting) => (waiting.replay(), Vec::new()),
+            Self::InStore(waiting) => (waiting.replay(), Vec::new()),
         }
     }
 
-    pub(super) fn stored(&self) -> Option<&Stored> {
+    pub(super) fn stored(&self) -> Option<&InStore> {
         match self {
             Self::InMemory(_) => None,
-            Self::Stored(stored) => Some(stored),
+            Self::InStore(stored) => Some(stored),
         }
     }
 
-    pub(super) fn stored_mut(&mut self) -> Option<&mut Stored> {
+    pub(super) fn stored_mut(&mut self) -> Option<&mut InStore> {
         match self {
             Self::InMemory(_) => None,
-            Self::Stored(stored) => Some(stored),
+            Self::InStore(stored) => Some(stored),
         }
     }
 
@@ -158,7 +158,7 @@ impl Waiting {
     pub(super) fn check(&self) {
         match self {
             Self::InMemory(waiting) => waiting.check(),
-            Self::Stored(waiting) => waiting.check(),
+            Self::InStore(waiting) => waiting.check(),
         }
     }
 }

@@ -16,7 +16,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// **Invariant:** all records in the queue are wanted, and come before those that are only in the store.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct InStore {
     pub(super) bounds: Bounds,
     pub(crate) name: Box<str>,
     pub(super) queue: Queue,
@@ -56,7 +56,7 @@ pub struct ToLoad {
     epoch: u64,
 }
 
-impl Stored {
+impl InStore {
     pub(crate) fn new(bounds: Bounds, state: StoredReader) -> Self {
         Self {
             bounds,
