@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mutation tests of one core: finds changes of its code that no test detects. docs/mutants.md has the results.
+# Mutation tests of one core: finds changes of its code that no test detects. See CONTRIBUTING.md.
 #   bash tests/mutants.sh <core> [arguments of cargo mutants]
 #   bash tests/mutants.sh indexer -F store.rs        only mutants whose name matches
 #   bash tests/mutants.sh indexer --iterate          only mutants not caught the last time

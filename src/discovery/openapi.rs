@@ -79,13 +79,22 @@ pub enum KnownValue<'a> {
 }
 
 impl Schemas {
-    /// Follows a path through the schema of a type.
-    pub(crate) fn find(&self, resource: &ResourceType, path: &[PathStep]) -> FieldPresence<'_> {
+    /// Returns true if there is a schema of a type.
+    pub(crate) fn describe(&self, resource: &ResourceType) -> bool {
+        self.of(resource).is_some()
+    }
+
+    fn of(&self, resource: &ResourceType) -> Option<&Value> {
         let is_it = |schema: &&Value| {
             let mut kinds = schema[KINDS].as_array().into_iter().flatten();
             kinds.any(|it| it["kind"] == *resource.kind && it["group"] == *resource.group)
         };
-        self.components.schemas.values().find(is_it).map_or(ANYTHING, |schema| self.follow(schema, path))
+        self.components.schemas.values().find(is_it)
+    }
+
+    /// Follows a path through the schema of a type. Without a schema, the path may exist.
+    pub(crate) fn find(&self, resource: &ResourceType, path: &[PathStep]) -> FieldPresence<'_> {
+        self.of(resource).map_or(ANYTHING, |schema| self.follow(schema, path))
     }
 
     fn follow<'a>(&'a self, schema: &'a Value, path: &[PathStep]) -> FieldPresence<'a> {

@@ -65,7 +65,7 @@ pub(super) async fn check(loaded: &Loaded, client: &Client, types: &[Owned]) -> 
             continue;
         }
         let schemas = reader.of(resource).await;
-        if schemas.is_none() {
+        if schemas.is_none_or(|schemas| !schemas.describe(resource)) {
             without.push(resource.to_string());
         }
         for used in &mut undecided {
