@@ -1,8 +1,16 @@
 //! Guarantees of the journal, one test for each.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
-use super::{memory::MemoryJournal, reader::waiting::ENTRY_BYTES, testing::*, *};
+use super::{
+    memory::MemoryJournal,
+    reader::{Next, waiting::ENTRY_BYTES},
+    store::Recovered,
+    testing::*,
+    *,
+};
 use crate::change::{Change, Reached};
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
@@ -619,4 +627,46 @@ fn oldest_given_up_records_leave_memory_at_limit() {
     }
     assert_eq!(journal[one].replay(), 2);
     assert_eq!(all(&mut journal, one), ["added b/1", "added c/1"]);
+}
+
+#[test]
+fn late_judgements_overtake_no_rewound_record() {
+    let mut journal = MemoryJournal::default();
+    let one = open(&mut journal, Interest { filter: Some(ByVersions::shared()), ..everything() });
+    commit(&mut journal, 0, &[added("a", "a", 1), added("b", "b", 2)]);
+    assert_eq!(journal[one].read_judged(1, usize::MAX).len(), 1);
+    let Next::Judge(filter, records) = journal[one].read(1, usize::MAX) else { panic!("it is not judged yet") };
+    let judged = filter.judge_all(&records);
+    journal[one].rewind();
+    assert!(journal[one].take(&judged).is_empty());
+    assert_eq!(all(&mut journal, one), ["added a/1", "added b/2"]);
+}
+
+#[test]
+fn compaction_step_voids_load_and_tells_last_read_record() {
+    let recovered = Recovered {
+        journal_id: String::new(),
+        last: Sequence(0),
+        first: Sequence(1),
+        units: Vec::new(),
+        readers: Vec::new(),
+        clean: true,
+    };
+    let mut journal = MemoryJournal::restored(Fsync::Interval(Duration::ZERO), &recovered);
+    let bounds = Bounds { max_events: 1, ..Bounds::default() };
+    let name = Some("one".to_owned());
+    let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name });
+    let changes = [added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)];
+    let ticket = journal.append(UnitId(0), 1, &changes, 1).unwrap();
+    journal.written((UnitId(0), 1), ticket, None).unwrap();
+    release(&mut journal, ticket);
+    assert_eq!(journal[one].read_judged(1, usize::MAX)[0].sequence, Sequence(1));
+    journal[one].ack(Sequence(1));
+    let asked = journal[one].to_load();
+    assert_eq!(asked.places, [2]);
+    let held = journal[one].hold(9, Sequence(3)).unwrap();
+    assert_eq!((held.places, held.shown), (vec![2, 3], 1));
+    journal[one].release();
+    assert!(!journal.loaded(one, &asked, Vec::new()), "the step may have changed the records");
+    assert_eq!((journal.stats(one).dropped, journal.stats(one).queued), (0, 2));
 }
