@@ -590,8 +590,7 @@ impl Run {
                 self.consume(reader, batch);
             }
             Next::Judge(filter, records) => {
-                assert!(records.len() <= events);
-                self.hits.held_back += u64::from(records.is_empty() && stats.queued > 0);
+                assert!(!records.is_empty() && records.len() <= events);
                 let judged = filter.judge_all(&records);
                 if events < 6 {
                     self.judging = Some((reader, judged));

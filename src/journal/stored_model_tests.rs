@@ -607,6 +607,7 @@ impl Run {
                 self.consume(number, batch);
             }
             Next::Judge(filter, records) => {
+                assert!(!records.is_empty());
                 let judged = filter.judge_all(&records);
                 if events < 6 {
                     self.judging = Some((number, judged));

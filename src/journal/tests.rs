@@ -642,6 +642,22 @@ fn late_judgements_overtake_no_rewound_record() {
     assert_eq!(all(&mut journal, one), ["added a/1", "added b/2"]);
 }
 
+/// Otherwise the caller would read again at once, for as long as nothing is acknowledged.
+#[test]
+fn full_reader_has_nothing_to_judge() {
+    let mut journal = MemoryJournal::default();
+    let bounds = Bounds { max_events: 1, ..Bounds::default() };
+    let interest = Interest { filter: Some(ByVersions::shared()), ..everything() };
+    let one = journal.open_reader(ReaderOptions { bounds, interest, name: None });
+    commit(&mut journal, 0, &[added("a", "a", 1)]);
+    assert_eq!(journal[one].read_judged(1, usize::MAX).len(), 1);
+    commit(&mut journal, 0, &[added("b", "b", 2)]);
+    for max_events in [0, 9] {
+        let next = journal[one].read(max_events, usize::MAX);
+        assert!(matches!(&next, Next::Read(batch) if batch.is_empty()), "{next:?}");
+    }
+}
+
 #[test]
 fn compaction_step_voids_load_and_tells_last_read_record() {
     let recovered = Recovered {

@@ -34,7 +34,7 @@ impl JournalReader {
             let record = self.again.pop_front().or_else(|| self.waiting.pop()).expect("it was just seen");
             batch.push(self.hand_out(record));
         }
-        match self.interest.filter.clone().filter(|_| batch.is_empty() && self.must_judge()) {
+        match self.interest.filter.clone().filter(|_| max_events > 0 && batch.is_empty() && self.must_judge()) {
             Some(filter) => {
                 let next = self.waiting.unjudged().take(max_events.min(JUDGED_MAX)).enumerate();
                 let next = next.take_while(|(number, record)| fits(record, *number == 0));
