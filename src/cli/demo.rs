@@ -107,8 +107,9 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
     } else {
         let mut run = args.as_run();
         // The simulated cluster ends with this process. The state of one run would be of no use to the next.
-        let state = tempfile::Builder::new().prefix("deltabus-demo-").tempdir()?;
-        if run.config.load()?.config.state.dir.is_some() {
+        let has_state = run.config.load()?.config.state.dir.is_some();
+        let state = has_state.then(|| tempfile::Builder::new().prefix("deltabus-demo-").tempdir()).transpose()?;
+        if let Some(state) = &state {
             report::note("the state goes to a temporary directory, since the simulated cluster ends with the demo");
             run.state_dir = Some(state.path().to_string_lossy().into_owned());
         }

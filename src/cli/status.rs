@@ -206,8 +206,7 @@ fn problems(status: &Value, readiness: &str) -> Vec<Problem> {
     }
     let refused = &status["refusedConfiguration"];
     if let Some(why) = refused["error"].as_str() {
-        let ago = refused["secondsAgo"].as_f64().and_then(|ago| Duration::try_from_secs_f64(ago).ok()).map(rough);
-        let ago = ago.unwrap_or_default();
+        let ago = duration(&refused["secondsAgo"]).map(rough).unwrap_or_default();
         add("configuration", String::new(), format!("refused {ago} ago, the previous one stays in effect: {why}"));
     }
     let journal = &status["journal"];
@@ -252,7 +251,7 @@ fn place(row: &Value) -> String {
 /// Returns the reason why a unit is late or fails. Returns `None` for other units, and for a unit whose type the server does not
 /// serve.
 fn late_unit(row: &Value) -> Option<String> {
-    let said = ["message", "lastError"].into_iter().find(|key| row[key].is_string()).map(|key| text(&row[key]));
+    let said = said(row);
     match row["state"].as_str()? {
         "waiting" => None,
         state @ ("forbidden" | "degraded" | "backing_off") => Some(said.unwrap_or_else(|| state.replace('_', " "))),
@@ -263,10 +262,14 @@ fn late_unit(row: &Value) -> Option<String> {
     }
 }
 
+/// Returns what the engine says about a unit.
+fn said(row: &Value) -> Option<String> {
+    ["message", "lastError"].into_iter().find(|key| row[key].is_string()).map(|key| text(&row[key]))
+}
+
 /// Returns the reason why a unit waits for its type, which is no problem; `-` for other units.
 fn why_waiting(row: &Value) -> String {
-    let reason = ["message", "lastError"].map(|key| &row[key]).into_iter().find(|reason| reason.is_string());
-    text(reason.filter(|_| row["state"] == "waiting").unwrap_or(&Value::Null))
+    said(row).filter(|_| row["state"] == "waiting").unwrap_or_else(|| "-".to_owned())
 }
 
 /// Returns the reason why a handler is late or fails; `None` for other handlers.

@@ -12,8 +12,8 @@ use crate::journal::JournalOptions;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StateConfig {
-    /// State directory of one engine and one cluster. A relative path is relative to the working directory. Default "": memory only; changes that happen while the engine is down
-    /// are not delivered.
+    /// State directory of one engine and one cluster. A relative path is relative to the working directory. Default "": memory
+    /// only; changes that happen while the engine is down are not delivered.
     #[serde(with = "Optional")]
     pub dir: Option<PathBuf>,
     /// Options of the journal in this directory.

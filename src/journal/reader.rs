@@ -127,7 +127,7 @@ impl JournalReader {
     pub(super) fn held(&self) -> usize {
         let waiting = match &self.waiting {
             Waiting::InMemory(waiting) => waiting.held(),
-            Waiting::InStore(waiting) => waiting.in_memory_len(),
+            Waiting::InStore(_) => self.waiting.in_memory_len(),
         };
         self.in_flight.len() + self.again.len() + waiting
     }

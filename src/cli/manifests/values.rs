@@ -210,8 +210,11 @@ fn local_sinks(config: &Config) -> impl Iterator<Item = String> {
     handlers.filter_map(|(name, handler)| {
         let SinkConfig::Webhook(webhook) = &handler.sink else { return None };
         let PlainOrSecret::Plain(url) = &webhook.url else { return None };
-        let host = url.parse::<http::Uri>().ok()?.host()?.to_owned();
-        is_loopback(&host).then(|| format!("[handlers.{name}] url has the host {host}. In a pod that is the pod itself: name the receiver's Service."))
+        let uri = url.parse::<http::Uri>().ok()?;
+        let host = uri.host().filter(|host| is_loopback(host))?;
+        Some(format!(
+            "[handlers.{name}] url has the host {host}. In a pod that is the pod itself: name the receiver's Service."
+        ))
     })
 }
 

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// What a reader wants, and the units that it sees.
+/// Interest of a reader, and the units that it sees.
 #[derive(Debug, Default)]
 pub(super) struct ReaderInterest {
     pub(super) changes: ChangeSet,
@@ -121,14 +121,14 @@ impl JournalReader {
         }
         for record in records {
             if matches!(record.change, Change::Synced { .. }) {
-                let is_before = |unit| self.interest.units[&unit].joined.is_some_and(|joined| joined < record.sequence);
-                let has = |unit| self.interest.units.contains_key(&unit);
-                if sees(ChangeKind::Synced, unit, units, has) {
-                    let sees_type = sees(ChangeKind::Synced, unit, units, |unit| has(unit) && is_before(unit));
+                if sees(ChangeKind::Synced, unit, units, |unit| self.interest.units.contains_key(&unit)) {
                     self.interest.mark(unit.terms.resource, record.sequence);
-                    if sees_type && self.interest.wants(&record.change, unit) {
-                        self.push(record, unit.terms, true);
-                    }
+                }
+                let joined = |unit| self.interest.units.get(&unit)?.joined;
+                let is_before = |unit| joined(unit).is_some_and(|joined| joined < record.sequence);
+                let sees_type = sees(ChangeKind::Synced, unit, units, is_before);
+                if sees_type && self.interest.wants(&record.change, unit) {
+                    self.push(record, unit.terms, true);
                 }
             } else if sees_objects {
                 self.push(record, unit.terms, self.interest.wants(&record.change, unit));

@@ -5,8 +5,8 @@
 
 mod backlog;
 mod in_memory;
-mod queue;
 mod in_store;
+mod queue;
 
 #[cfg(test)]
 pub(crate) use self::backlog::ENTRY_BYTES;
@@ -20,7 +20,7 @@ use crate::journal::{Bounds, Record, Sequence, UnitTerms};
 /// Number of waiting records in memory from which on new records are packed: packed records share memory with the cache.
 const MANY: usize = 512;
 
-/// What decides about a waiting record besides the record: the reader's interest. Counts what happens to it.
+/// The reader's interest, which decides about waiting records, and the counters of what happens to them.
 pub(super) struct Context<'a> {
     pub(super) interest: &'a ReaderInterest,
     pub(super) tally: &'a mut Tally,

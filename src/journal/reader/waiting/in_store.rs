@@ -181,12 +181,6 @@ impl InStore {
         assert!(self.queue.waiting.iter().all(|waiting| waiting.wanted));
         assert!(!self.queue.waiting.iter().any(|waiting| self.spilled.contains(waiting.record.sequence.0)));
     }
-
-    /// Returns the number of records in memory.
-    #[cfg(test)]
-    pub(crate) fn in_memory_len(&self) -> usize {
-        self.queue.waiting.len()
-    }
 }
 
 /// Returns the first record of the log that a reader with this state needs.
