@@ -15,6 +15,7 @@
 //! - I2: The order of an object's events is: added, updated …, deleted or removed.
 //! - I3: Events come in sequence. An event is in the cache before it is delivered, and with `fsync = "group"` also durable.
 //! - I4: An acknowledged and saved event is not repeated. Every event that was journaled for a handler and not lost is delivered.
+//! - Watchers: one that resumes at its version, also after a crash, misses no change.
 //! - Ids: Each change has one id.
 //! - Routes: A handler gets no event of a unit that was never on its route.
 //!
@@ -103,6 +104,10 @@ const EXPECTED: &[&str] = &[
     "records are merged",
     "an update is ignored",
     "an ignored update is lost with the tail",
+    "crash: the timeline is not saved",
+    "crash: the timeline is not durable",
+    "a version is found in memory",
+    "a version is found on disk",
     "crash: within a merge",
     "crash: merged, not durable",
     "reload",

@@ -16,6 +16,8 @@
 //! | `recovery` | selection of the records that a reader has missed, after a restart |
 //! | `store`, `disk`, `committer` | the state on disk, and the thread that syncs, saves, removes and repairs |
 //! | `coalesce` | the rules for coalescing waiting records, in memory and in the state |
+//! | `timeline` | the position of each version of a unit, and of each time |
+//! | `room` | what to do when the state is full |
 //! | `compaction`, `retention` | coalescing records of the state, and removing old ones |
 //!
 //! Reasons: `docs/decisions/0010-journal-as-buffer.md`.
@@ -45,6 +47,8 @@ mod reader;
 mod record;
 pub mod recovery;
 mod retention;
+#[cfg(feature = "state")]
+mod room;
 #[cfg(test)]
 mod room_tests;
 #[cfg(feature = "state")]
@@ -58,6 +62,9 @@ mod stored_model_tests;
 mod stored_tests;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
+#[cfg(test)]
+mod timeline_tests;
 
 use educe::Educe;
 use schemars::JsonSchema;
@@ -67,10 +74,11 @@ pub use self::{
     change_set::ChangeSet,
     disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
     filter::{ReaderFilter, RecordFilter},
-    handle::Journal,
+    handle::{AfterError, Journal, TimedPosition},
     interest::{Interest, UnitInterest},
     reader::{Held, ToLoad},
     record::{EventName, Record},
+    timeline::{Epoch, OutOfReach, UnitVersion},
 };
 use crate::change::Cause;
 pub use crate::change::ChangeKind;

@@ -9,6 +9,7 @@ use crate::{
         Fsync, Record, Sequence, UnitId,
         compaction::testing::{Entry, Step},
         store::{Head, NOBODY, Recovered, StoredReader, StoredUnit},
+        timeline::{TimelinePage, TimelineTail},
     },
     object::Object,
 };
@@ -34,6 +35,7 @@ pub(super) enum Write {
     RemoveReader(String),
     /// A compaction step for a handler, and the resulting reader state.
     Compacted(Step, StoredReader, Settled),
+    Timeline(Vec<TimelinePage>),
     /// Removal of the records before this one.
     Remove(u64),
     Clean,
@@ -52,6 +54,8 @@ pub(super) struct Content {
     pub(super) readers: BTreeMap<String, StoredReader>,
     /// Each reader's compacted entries.
     pub(super) entries: BTreeMap<String, BTreeMap<u64, Entry>>,
+    /// Pages of the timeline, by their first position.
+    pub(super) timeline: BTreeMap<u64, TimelinePage>,
     pub(super) settled: Settled,
 }
 
@@ -88,8 +92,13 @@ impl Content {
                 self.put_reader(state);
                 self.settled.extend(settled.clone());
             }
+            Write::Timeline(pages) => {
+                self.timeline.extend(pages.iter().map(|page| (page.floor.position.0, page.clone())));
+            }
             Write::Remove(before) => {
                 self.records = self.records.split_off(before);
+                let kept = self.timeline.range(..before).next_back().map_or(0, |(position, _)| *position);
+                self.timeline = self.timeline.split_off(&kept);
                 self.first = *before;
             }
             Write::Clean => self.clean = true,
@@ -134,6 +143,16 @@ impl Content {
     /// Returns the input for restoring a journal.
     pub(super) fn recovered(&self) -> Recovered {
         let first = self.first.max(1);
+        let page = self.timeline.last_key_value().map(|(_, page)| page.clone());
+        let micros = self.records.first_key_value().map_or(0, |(_, (record, _))| record.time_micros);
+        let timeline = page.unwrap_or_else(|| TimelinePage::beginning(Sequence(first), micros));
+        let known = timeline.end().position;
+        let mut tail = TimelineTail::default();
+        for (record, only) in self.records.range(known.0 + 1..).map(|(_, record)| record) {
+            if only.as_deref().is_none_or(|only| only == NOBODY) {
+                tail.add(record.unit, record.time_micros);
+            }
+        }
         Recovered {
             journal_id: self.journal_id.to_string(),
             last: Sequence(self.records.last_key_value().map_or(0, |(last, _)| *last).max(first - 1)),
@@ -141,6 +160,8 @@ impl Content {
             units: self.units.values().cloned().collect(),
             readers: self.readers.values().map(|state| self.restored(state)).collect(),
             clean: self.clean,
+            timeline,
+            tail,
         }
     }
 }

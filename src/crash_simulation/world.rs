@@ -8,6 +8,7 @@ mod reloading;
 mod resting;
 mod running;
 mod starting;
+mod watching;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use self::changing::UnitChange;
+use self::{changing::UnitChange, watching::Watcher};
 use super::{
     HANDLERS, Hits, RecordName, UNITS,
     configuration::{Configuration, Entries, Shape, names},
@@ -41,6 +42,7 @@ use crate::{
         compaction::testing::{Merger, Step},
         memory::MemoryJournal,
         store::{StoredReader, StoredUnit},
+        timeline::TimelinePage,
     },
     notification::UnitInfo,
     reflector::{ReflectorConfig, StreamingLists},
@@ -63,6 +65,8 @@ struct Process {
     discovered: bool,
     /// A sync in progress: its number of writes, and the sequence up to which all is durable after it.
     syncing: Option<(usize, Option<Sequence>)>,
+    /// Pages of the timeline that are written, and not durable.
+    pages: Option<Vec<TimelinePage>>,
     /// Reader positions being saved.
     saving: Option<(Vec<StoredReader>, Settled)>,
     /// The compaction in progress.
@@ -111,6 +115,7 @@ pub(super) struct World<'a> {
     lost: BTreeSet<RecordName>,
     /// Objects of first lists: type and uid.
     listed: BTreeSet<(usize, String)>,
+    watchers: Vec<Watcher>,
     births: i64,
     steps: u64,
     hits: &'a mut Hits,
@@ -185,6 +190,7 @@ impl<'a> World<'a> {
             journaled: BTreeMap::new(),
             lost: BTreeSet::new(),
             listed: BTreeSet::new(),
+            watchers: Vec::new(),
             births: 0,
             steps: 0,
             hits,
@@ -222,6 +228,9 @@ impl<'a> World<'a> {
         if let Some(process) = &self.process {
             process.journal.check();
         }
+        if self.steps.is_multiple_of(8) {
+            self.check_watchers();
+        }
     }
 
     fn step_process(&mut self, site: usize) {
@@ -235,8 +244,10 @@ impl<'a> World<'a> {
             430..436 => unit.into_iter().for_each(|unit| self.restart_unit(unit)),
             436..480 => self.begin_sync(),
             480..530 => self.end_sync(),
-            530..555 => self.begin_save(),
-            555..580 => self.end_save(),
+            530..550 => self.begin_save(),
+            550..570 => self.end_save(),
+            570..575 => self.save_timeline(),
+            575..580 => self.add_watcher(),
             580..660 => self.read(handler),
             660..730 => self.send(handler),
             730..948 => self.deliver(handler, HEALTH[handler]),

@@ -19,6 +19,7 @@ use super::{
     disk::{Disk, calls},
     inner::Inner,
     store::{Append, StoreError},
+    timeline::TimelinePage,
 };
 use crate::{
     backoff::{Backoff, BackoffConfig},
@@ -32,6 +33,8 @@ use crate::{
 const SAVE_EVERY: Duration = Duration::from_millis(100);
 /// Delay between a sync and the next write of the seal.
 const SEAL_EVERY: Duration = Duration::from_secs(1);
+/// Delay between a sync and the next write of the timeline.
+const TIMELINE_EVERY: Duration = Duration::from_secs(10);
 /// Delays before a failed store is opened again.
 const REPAIR: BackoffConfig = BackoffConfig {
     initial: Duration::from_millis(200),
@@ -83,6 +86,10 @@ struct Work<'a> {
     repair_at: Instant,
     /// Due time of the next write of the seal; `None` while the seal is up to date.
     seal_at: Option<Instant>,
+    /// Due time of the next write of the timeline; `None` while the timeline on disk is up to date.
+    timeline_at: Option<Instant>,
+    /// Pages of the timeline that are written, but not durable.
+    pages: Vec<TimelinePage>,
     room: Room,
     backoff: Backoff,
     started: Instant,
@@ -99,7 +106,9 @@ impl<'a> Work<'a> {
             save_at: now,
             repair_at: now,
             seal_at: None,
-            room: Room::new(),
+            timeline_at: None,
+            pages: Vec::new(),
+            room: Room::new(disk.options.on_full),
             backoff: Backoff::new(REPAIR),
             started: now,
         }
@@ -150,7 +159,7 @@ impl<'a> Work<'a> {
         let Some(room) = self.room.due() else { return Duration::ZERO };
         let sync = self.is_called(calls::SYNC).then_some(self.sync_at);
         let save = self.is_called(calls::SAVE).then_some(self.save_at);
-        let due = [sync, save, self.seal_at].into_iter().flatten().fold(room, Instant::min);
+        let due = [sync, save, self.seal_at, self.timeline_at].into_iter().flatten().fold(room, Instant::min);
         due.saturating_duration_since(now())
     }
 
@@ -167,6 +176,7 @@ impl<'a> Work<'a> {
             self.inner.sync(self.disk)?;
             self.calls &= !calls::SYNC;
             self.seal_at.get_or_insert(now + SEAL_EVERY);
+            self.look_at_timeline();
             if let Fsync::Interval(interval) = self.disk.options.fsync {
                 self.sync_at = now + interval;
             }
@@ -179,7 +189,25 @@ impl<'a> Work<'a> {
                 debug!(%error, "cannot write the seal of the state");
             }
         }
+        if self.timeline_at.is_some_and(|at| at <= now) {
+            self.timeline_at = None;
+            self.pages = self.inner.core().timeline.to_save();
+            self.disk.store.put_timeline(&self.pages)?;
+            self.calls |= calls::SYNC;
+        }
         self.make_room()
+    }
+
+    /// Notes after a sync that the written pages of the timeline are durable, and when the next ones are written: at once if versions
+    /// went back, because a crash could hide that.
+    fn look_at_timeline(&mut self) {
+        let mut core = self.inner.core();
+        core.timeline.saved(&std::mem::take(&mut self.pages));
+        if core.timeline.is_urgent() {
+            self.timeline_at = Some(now());
+        } else if core.timeline.is_unsaved() {
+            self.timeline_at.get_or_insert(now() + TIMELINE_EVERY);
+        }
     }
 
     fn save(&mut self) -> Result<(), StoreError> {
@@ -215,6 +243,8 @@ impl<'a> Work<'a> {
         self.inner.save(self.disk)?;
         self.inner.sync(self.disk)?;
         self.calls = 0;
+        self.pages.clear(); // the failure may have lost them: they are written again
+        self.look_at_timeline();
         self.backoff.healthy(self.started.elapsed());
         self.disk.heal();
         self.inner.wake_all(); // wakes readers that could not read the store

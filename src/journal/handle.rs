@@ -3,7 +3,11 @@
 mod append;
 mod readers;
 mod reading;
+mod skipping;
+mod timeline;
 mod units;
+
+pub use self::timeline::{AfterError, TimedPosition};
 
 use std::{
     path::Path,
@@ -98,6 +102,8 @@ impl Journal {
         let _gate = disk.shut();
         self.inner.sync(disk)?;
         self.inner.save(disk)?;
+        let pages = self.inner.core().timeline.to_save();
+        disk.store.put_timeline(&pages)?;
         disk.store.close()
     }
 

@@ -13,6 +13,7 @@ pub(super) mod units;
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    num::NonZeroU64,
     sync::Arc,
 };
 
@@ -23,6 +24,7 @@ use super::{
     Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
+    timeline::{self, Appended, Timeline},
 };
 use crate::change::{Change, Reached};
 
@@ -57,6 +59,7 @@ pub(crate) struct MemoryJournal {
     /// Position before which no record is kept.
     #[educe(Default = 1)]
     kept_from: u64,
+    pub(crate) timeline: Timeline,
 }
 
 /// Append that is not durable: a failure of the machine could lose it. It has at least one record.
@@ -78,6 +81,8 @@ struct Batch {
     ticket: Ticket,
     records: Arc<Vec<Record>>,
     turn: Turn,
+    /// Version that the unit reaches with the batch.
+    version: Option<NonZeroU64>,
     released: bool,
     written: bool,
 }
@@ -114,6 +119,12 @@ impl MemoryJournal {
             fsync: Some(fsync),
             dormant: dormant.collect(),
             kept_from: recovered.first.0,
+            timeline: Timeline::restored(
+                &recovered.timeline,
+                &recovered.tail,
+                recovered.units.iter().map(|unit| (unit.id, timeline::number(&unit.reached.resume_version))),
+                recovered.last,
+            ),
             ..Self::default()
         };
         let mut synced: HashMap<TypeNumber, bool> = HashMap::new();
@@ -140,15 +151,39 @@ impl MemoryJournal {
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
+        reached: &Reached,
         now_micros: i64,
     ) -> Result<Ticket, Fenced> {
         self.check_epoch(unit, epoch)?;
-        Ok(self.push(unit, changes, now_micros, Turn::Show))
+        let version = timeline::number(&reached.resume_version);
+        if changes.is_empty() {
+            self.reach(unit, version);
+        }
+        Ok(self.push((unit, version), changes, now_micros, Turn::Show))
+    }
+
+    /// Notes that a unit reaches a version without a change, once its earlier changes are visible.
+    fn reach(&mut self, unit: UnitId, version: Option<NonZeroU64>) {
+        match self.pending.iter_mut().rfind(|batch| batch.unit == unit && batch.turn == Turn::Show) {
+            Some(batch) => batch.version = version.or(batch.version),
+            None => self.timeline.reach(unit, version),
+        }
     }
 
     /// Appends the first state of a unit, which no reader sees. The caller must then call [`Self::written`] or [`Self::take_back`].
-    pub(crate) fn seed(&mut self, unit: UnitId, changes: &[Change], now_micros: i64) -> Ticket {
-        self.push(unit, changes, now_micros, Turn::Seed)
+    /// With `reached`, the state is complete.
+    pub(crate) fn seed(
+        &mut self,
+        unit: UnitId,
+        changes: &[Change],
+        reached: Option<&Reached>,
+        now_micros: i64,
+    ) -> Ticket {
+        let version = reached.and_then(|reached| timeline::number(&reached.resume_version));
+        if changes.is_empty() {
+            self.timeline.reach(unit, version);
+        }
+        self.push((unit, version), changes, now_micros, Turn::Seed)
     }
 
     /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set, and
@@ -167,10 +202,16 @@ impl MemoryJournal {
             return Ok(None);
         };
         let join = joins.then(|| open.resync_every(unit));
-        Ok(Some(self.push(unit, changes, now_micros, Turn::Cross { reader, join })))
+        Ok(Some(self.push((unit, None), changes, now_micros, Turn::Cross { reader, join })))
     }
 
-    fn push(&mut self, unit: UnitId, changes: &[Change], now_micros: i64, turn: Turn) -> Ticket {
+    fn push(
+        &mut self,
+        (unit, version): (UnitId, Option<NonZeroU64>),
+        changes: &[Change],
+        now_micros: i64,
+        turn: Turn,
+    ) -> Ticket {
         let first = self.next;
         let records = (first..).zip(changes).map(|(sequence, change)| Record {
             sequence: Sequence(sequence),
@@ -199,7 +240,7 @@ impl MemoryJournal {
         }
         if !is_empty || !matches!(turn, Turn::Show | Turn::Seed) {
             let (released, written) = (turn != Turn::Show, is_empty || !is_stored);
-            self.pending.push_back(Batch { unit, ticket, records, turn, released, written });
+            self.pending.push_back(Batch { unit, ticket, records, turn, version, released, written });
         }
         ticket
     }
@@ -318,6 +359,20 @@ impl MemoryJournal {
                 woken.push(id);
             }
         };
+        if matches!(batch.turn, Turn::Show | Turn::Seed)
+            && let Some(record) = batch.records.first()
+        {
+            let is_change =
+                |record: &Record| !matches!(record.change, Change::Unchanged { .. } | Change::Synced { .. });
+            self.timeline.note(&Appended {
+                unit: batch.unit,
+                first: batch.ticket.first,
+                last: batch.ticket.last,
+                has_changes: batch.records.iter().any(is_change),
+                version: batch.version,
+                micros: record.time_micros,
+            });
+        }
         match batch.turn {
             Turn::Seed => return,
             Turn::Retire => {

@@ -8,7 +8,7 @@ use std::{
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use super::{filter::Judged, memory::MemoryJournal, reader::Next, testing::*, *};
-use crate::change::Change;
+use crate::change::{Change, Reached};
 
 /// Number of units at a time; each may be replaced by another unit of its type.
 const UNITS: u32 = 3;
@@ -333,7 +333,8 @@ impl Run {
 
     /// Appends changes, and notes the readers that must see them.
     fn append(&mut self, unit: u32, changes: &[Change]) -> Ticket {
-        let ticket = self.journal.append(self.at_work[unit as usize], self.epoch, changes, 1).unwrap();
+        let ticket =
+            self.journal.append(self.at_work[unit as usize], self.epoch, changes, &Reached::default(), 1).unwrap();
         assert_eq!(ticket.last.0 + 1 - ticket.first.0, changes.len() as u64);
         for (at, change) in changes.iter().enumerate() {
             let sequence = ticket.first.0 + at as u64;
@@ -515,7 +516,7 @@ impl Run {
                 self.epoch += 1;
                 let unit = self.at_work[*unit as usize];
                 self.journal.fence(unit, self.epoch);
-                assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], 1).is_err());
+                assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], &Reached::default(), 1).is_err());
                 assert!(self.journal.cross((self.readers[0].0, true), unit, self.epoch - 1, &[synced(9)], 1).is_err());
             }
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),

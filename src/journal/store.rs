@@ -21,6 +21,7 @@ mod tail;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod wire;
 
 use std::{

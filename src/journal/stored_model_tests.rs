@@ -397,7 +397,7 @@ impl Run {
             return;
         }
         let changes: Vec<_> = changes.iter().map(|(name, dice)| self.change(*name, *dice)).collect();
-        let ticket = self.journal.append(UnitId(unit), self.epoch, &changes, 1).unwrap();
+        let ticket = self.journal.append(UnitId(unit), self.epoch, &changes, &Reached::default(), 1).unwrap();
         assert!(self.disk.now.records.keys().all(|sequence| *sequence < ticket.first.0), "places only grow");
         let records = records(ticket, unit, &changes);
         for (number, reader) in self.readers.iter_mut().enumerate() {
@@ -906,6 +906,8 @@ fn recovered(content: &Content) -> Recovered {
         units: (0..UNITS).map(unit).collect(),
         readers: content.readers.values().map(|(state, _)| restored(content, state)).collect(),
         clean: false,
+        timeline: timeline::TimelinePage::default(),
+        tail: timeline::TimelineTail::default(),
     }
 }
 

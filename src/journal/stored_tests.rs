@@ -12,7 +12,7 @@ use crate::{
     object::Object,
 };
 
-fn open(dir: &Path, options: JournalOptions) -> Journal {
+pub(super) fn open(dir: &Path, options: JournalOptions) -> Journal {
     // A process that another test starts holds the lock of a closed journal until its `exec`.
     let opened = (0..500).find_map(|_| match Journal::open(dir, options) {
         Err(OpenJournalError::Store(error)) if error.to_string().contains("is in use") => {
@@ -30,7 +30,7 @@ fn terms(unit: u32) -> UnitTerms {
     UnitTerms { resource: TypeNumber(unit), late: false, cached: true }
 }
 
-fn named(name: &str, bounds: Bounds) -> ReaderOptions {
+pub(super) fn named(name: &str, bounds: Bounds) -> ReaderOptions {
     let seen = UnitInterest { joins: false, resync_every: 0 };
     let units = (0..2).map(|unit| (UnitId(unit), seen)).collect();
     ReaderOptions {
@@ -40,7 +40,7 @@ fn named(name: &str, bounds: Bounds) -> ReaderOptions {
     }
 }
 
-fn small() -> Bounds {
+pub(super) fn small() -> Bounds {
     Bounds { max_events: 16, max_bytes: 64 << 10, when_full: WhenFull::Coalesce }
 }
 
@@ -82,13 +82,13 @@ async fn take(journal: &Journal, reader: ReaderId, count: usize) -> Vec<Record> 
     taken
 }
 
-fn words(records: &[Record]) -> Vec<String> {
+pub(super) fn words(records: &[Record]) -> Vec<String> {
     records.iter().map(brief).collect()
 }
 
 /// Copies a store that may be written meanwhile. Files come before directories: the seal names what the database must have, so a
 /// later seal would name data that the copy of the database lacks.
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     let mut entries: Vec<_> = fs::read_dir(from).unwrap().map(|entry| entry.unwrap()).collect();
     entries.sort_by_key(|entry| entry.file_type().unwrap().is_dir());

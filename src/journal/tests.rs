@@ -19,7 +19,7 @@ fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -
 }
 
 fn commit(journal: &mut MemoryJournal, unit: u32, changes: &[Change]) {
-    let ticket = journal.append(UnitId(unit), 1, changes, 5).unwrap();
+    let ticket = journal.append(UnitId(unit), 1, changes, &Reached::default(), 5).unwrap();
     release(journal, ticket);
     journal.check();
 }
@@ -116,7 +116,7 @@ fn refreshed_object_updates_queued_bodies_without_event() {
     );
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    let ticket = journal.append(UnitId(0), 1, &[refreshed(1)], 1).unwrap();
+    let ticket = journal.append(UnitId(0), 1, &[refreshed(1)], &Reached::default(), 1).unwrap();
     assert!(release(&mut journal, ticket).is_empty(), "nobody is woken");
     assert_eq!((journal.stats(one).wanted, journal.released()), (0, Sequence(1)));
 }
@@ -233,8 +233,8 @@ fn dropped_records_are_named() {
 fn readers_see_nothing_above_watermark() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    let first = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
-    let second = journal.append(UnitId(1), 1, &[added("b", "b", 1)], 0).unwrap();
+    let first = journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), 0).unwrap();
+    let second = journal.append(UnitId(1), 1, &[added("b", "b", 1)], &Reached::default(), 0).unwrap();
     assert!(release(&mut journal, second).is_empty());
     assert!(journal[one].read_judged(10, 1000).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), Some(first));
@@ -247,16 +247,16 @@ fn readers_see_nothing_above_watermark() {
 fn replaced_unit_is_fenced_and_rolled_back() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    let hung = journal.append(UnitId(0), 1, &[added("a", "a", 1)], 0).unwrap();
-    let other = journal.append(UnitId(1), 1, &[added("b", "b", 1)], 0).unwrap();
+    let hung = journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), 0).unwrap();
+    let other = journal.append(UnitId(1), 1, &[added("b", "b", 1)], &Reached::default(), 0).unwrap();
     release(&mut journal, other);
     journal.fence(UnitId(0), 2);
-    let late = journal.append(UnitId(0), 1, &[added("a", "a", 2)], 0);
+    let late = journal.append(UnitId(0), 1, &[added("a", "a", 2)], &Reached::default(), 0);
     assert_eq!(late, Err(Fenced { unit: UnitId(0), epoch: 1, current: 2 }));
     assert_eq!(journal.advance(|journal| journal.take_back(hung)).1, [one]);
     assert!(release(&mut journal, hung).is_empty());
     assert_eq!(all(&mut journal, one), ["added b/1"]);
-    journal.append(UnitId(0), 2, &[], 0).unwrap();
+    journal.append(UnitId(0), 2, &[], &Reached::default(), 0).unwrap();
     assert_eq!(journal.outstanding(UnitId(0)), None);
 }
 
@@ -356,7 +356,7 @@ fn late_reader_gets_cache_once_then_changes() {
 fn private_records_wait_for_unreleased_ones() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, Interest { changes: ChangeSet::ALL, ..Interest::default() });
-    let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 0).unwrap();
+    let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 0).unwrap();
     join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(journal[late].read_judged(9, usize::MAX).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), None, "nothing of it has to be released");
@@ -500,7 +500,7 @@ fn late_reader_gets_the_same_rounds_as_others() {
 fn unit_replaced_during_a_join_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, with_resyncs(UnitId(0), true));
-    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
+    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
     join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(late, &with_resyncs(UnitId(2), true));
@@ -513,7 +513,7 @@ fn unit_replaced_during_a_join_still_shows_its_resyncs() {
 fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
     let reader = open(&mut journal, with_resyncs(UnitId(0), false));
-    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
+    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
     journal.cross((reader, false), UnitId(0), 1, &[removed("a", "a", 1)], 5).unwrap();
     join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
@@ -528,7 +528,7 @@ fn pending_join_follows_changed_resync_interval() {
     let mut without = with_resyncs(UnitId(0), true);
     without.units.insert(UnitId(0), UnitInterest { joins: true, resync_every: 0 });
     let reader = open(&mut journal, without);
-    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], 5).unwrap();
+    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
     join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     for unit in [UnitId(0), UnitId(2)] {
@@ -667,13 +667,15 @@ fn compaction_step_voids_load_and_tells_last_read_record() {
         units: Vec::new(),
         readers: Vec::new(),
         clean: true,
+        timeline: timeline::TimelinePage::default(),
+        tail: timeline::TimelineTail::default(),
     };
     let mut journal = MemoryJournal::restored(Fsync::Interval(Duration::ZERO), &recovered);
     let bounds = Bounds { max_events: 1, ..Bounds::default() };
     let name = Some("one".to_owned());
     let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name });
     let changes = [added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)];
-    let ticket = journal.append(UnitId(0), 1, &changes, 1).unwrap();
+    let ticket = journal.append(UnitId(0), 1, &changes, &Reached::default(), 1).unwrap();
     journal.written((UnitId(0), 1), ticket, None).unwrap();
     release(&mut journal, ticket);
     assert_eq!(journal[one].read_judged(1, usize::MAX)[0].sequence, Sequence(1));

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{
-    hub::{Hub, Phase, SubscribeError, now_micros},
+    hub::{Hub, Phase, SubscribeError},
     ring::Ring,
 };
 use crate::journal::{ReaderId, Record};
@@ -43,7 +43,7 @@ impl Hub {
         let feed = Feed { hub: Arc::clone(self), reader };
         // The ring can start here: the reader will fetch every event after this position.
         let place = self.journal.stats(reader).position;
-        *ring = Some((reader, Ring::new(place, now_micros(), bounds)));
+        *ring = Some((reader, Ring::new(place, bounds)));
         drop(ring);
         tokio::spawn(feed.run());
         Ok(())
@@ -124,7 +124,7 @@ impl Feed {
             if !hub.journal.is_stored() {
                 warn!(events = lost, "streams have a gap: the journal dropped events that were not read in time");
             } // else subscribers read these events from the store
-            ring.cut(position, now_micros());
+            ring.cut(position);
         } else {
             for entry in entries {
                 ring.push(entry);

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout_at},
@@ -200,8 +199,4 @@ impl Hub {
         let is_initial = is_first_list && self.journal.terms(event.record.unit).is_none_or(|terms| !terms.late);
         Arc::new(Entry::new(event, is_initial))
     }
-}
-
-pub(super) fn now_micros() -> i64 {
-    Timestamp::now().as_microsecond()
 }

@@ -57,7 +57,6 @@ impl Entry {
 #[derive(Debug)]
 pub struct Ring {
     pub(super) floor: Sequence,
-    floor_micros: i64,
     pub(super) head: Sequence,
     entries: VecDeque<Arc<Entry>>,
     bytes: usize,
@@ -65,10 +64,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes an empty ring that starts after `place`, at the current time. If one event alone exceeds `bounds.max_bytes`, the ring
+    /// Makes an empty ring that starts after `place`. If one event alone exceeds `bounds.max_bytes`, the ring
     /// still holds this event.
-    pub fn new(place: Sequence, now_micros: i64, bounds: Bounds) -> Self {
-        Self { floor: place, floor_micros: now_micros, head: place, entries: VecDeque::new(), bytes: 0, bounds }
+    pub fn new(place: Sequence, bounds: Bounds) -> Self {
+        Self { floor: place, head: place, entries: VecDeque::new(), bytes: 0, bounds }
     }
 
     /// Adds the next event; evicts the oldest events if a bound is exceeded.
@@ -82,7 +81,7 @@ impl Ring {
         {
             let Some(oldest) = self.entries.pop_front() else { break };
             self.bytes -= oldest.cost();
-            (self.floor, self.floor_micros) = (oldest.place(), oldest.event.record.time_micros);
+            self.floor = oldest.place();
         }
     }
 
@@ -92,10 +91,10 @@ impl Ring {
     }
 
     /// Empties the ring, so that it starts again after `place`. Events up to `place` were lost, and a ring must have no holes.
-    pub fn cut(&mut self, place: Sequence, now_micros: i64) {
+    pub fn cut(&mut self, place: Sequence) {
         self.entries.clear();
         self.bytes = 0;
-        (self.floor, self.floor_micros) = (place.max(self.head), now_micros);
+        self.floor = place.max(self.head);
         self.head = self.floor;
     }
 
@@ -103,16 +102,6 @@ impl Ring {
     pub fn after(&self, place: Sequence, max: usize) -> Vec<Arc<Entry>> {
         let from = self.entries.partition_point(|entry| entry.place() <= place);
         self.entries.range(from..).take(max).cloned().collect()
-    }
-
-    /// Returns the position just before the first event at or after a time; `None` if the ring does not reach back that
-    /// far.
-    pub fn before(&self, micros: i64) -> Option<Sequence> {
-        if micros < self.floor_micros {
-            return None;
-        }
-        let at = self.entries.partition_point(|entry| entry.event.record.time_micros < micros);
-        Some(at.checked_sub(1).map_or(self.floor, |last| self.entries[last].place()))
     }
 }
 
@@ -148,7 +137,7 @@ mod tests {
     use super::{testing::*, *};
 
     fn ring(max_events: usize, max_bytes: usize) -> Ring {
-        Ring::new(Sequence(10), 10, Bounds { max_events, max_bytes, ..Bounds::default() })
+        Ring::new(Sequence(10), Bounds { max_events, max_bytes, ..Bounds::default() })
     }
 
     fn places(ring: &Ring, after: u64) -> Vec<u64> {
@@ -181,25 +170,10 @@ mod tests {
     fn cut_leaves_no_hidden_hole() {
         let mut ring = ring(100, usize::MAX);
         ring.push(entry(11));
-        ring.cut(Sequence(20), 20);
+        ring.cut(Sequence(20));
         assert_eq!((ring.floor, ring.head, places(&ring, 0).len()), (Sequence(20), Sequence(20), 0));
         ring.push(entry(21));
         assert_eq!(places(&ring, 20), [21]);
-    }
-
-    #[test]
-    fn time_maps_to_position_within_ring() {
-        let mut ring = ring(3, usize::MAX);
-        assert_eq!((ring.before(9), ring.before(10)), (None, Some(Sequence(10))));
-        for place in [12, 15, 19, 30] {
-            ring.push(entry(place));
-        }
-        let before = |micros| ring.before(micros).map(|place| place.0);
-        assert_eq!(before(11), None, "older than the ring");
-        assert_eq!(
-            [before(12), before(13), before(15), before(16), before(99)],
-            [Some(12), Some(12), Some(12), Some(15), Some(30)]
-        );
     }
 
     #[test]

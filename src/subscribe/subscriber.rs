@@ -275,14 +275,17 @@ async fn compile(hub: &Hub, client: StreamClient, when: String) -> Result<Judgin
 
 /// Returns the position just before a time. Also returns true if some events after this time are no longer kept.
 async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
-    if let Some(place) = hub.with_ring(|ring| ring.before(micros)).flatten() {
-        return (place, false);
+    let (journal, floor) = (hub.journal.clone(), hub.with_ring(|ring| ring.floor).unwrap_or_default());
+    match tokio::task::spawn_blocking(move || journal.before(micros)).await {
+        // Without a store, only the ring has the records.
+        Ok(Ok(moment)) if !hub.journal.is_stored() => {
+            (moment.position.max(floor), moment.is_cut || moment.position < floor)
+        }
+        Ok(Ok(moment)) => (moment.position, moment.is_cut),
+        Ok(Err(error)) => {
+            warn!(%error, "failed to look up a time in [state] dir");
+            (floor, true)
+        }
+        Err(_) => (floor, true), // the lookup panicked, which is already logged
     }
-    let journal = hub.journal.clone();
-    match tokio::task::spawn_blocking(move || journal.place_at(micros)).await {
-        Ok(Ok(Some((place, first)))) => return (place, first.0 > 1 && place < first),
-        Ok(Err(error)) => warn!(%error, "failed to look up a time in [state] dir"),
-        Ok(Ok(None)) | Err(_) => {} // no store; or the lookup panicked, which is already logged
-    }
-    (hub.with_ring(|ring| ring.floor).unwrap_or_default(), true)
 }

@@ -308,7 +308,7 @@ impl World<'_> {
     pub(super) fn append_at_once(&mut self, id: UnitId, epoch: u64, changes: &[Change], reached: &Reached) {
         self.births += 1;
         let births = self.births;
-        let ticket = self.process().journal.append(id, epoch, changes, births).expect("it is not fenced");
+        let ticket = self.process().journal.append(id, epoch, changes, reached, births).expect("it is not fenced");
         self.write_append((id, epoch), ticket, births, changes, reached);
         self.process().journal.advance(|journal| journal.release(ticket));
     }
@@ -325,9 +325,9 @@ impl World<'_> {
             let changes: Vec<_> = parts.next().unwrap_or_default().iter().map(added).collect();
             self.births += 1;
             let births = self.births;
-            let ticket = self.process().journal.seed(id, &changes, births);
-            let records = records(id, ticket.first, births, &changes);
             let reached = parts.peek().is_none().then_some(&reached);
+            let ticket = self.process().journal.seed(id, &changes, reached, births);
+            let records = records(id, ticket.first, births, &changes);
             let only = Some(NOBODY.to_owned());
             self.disk.write(Write::Append { unit: id, records: records.clone(), only, reached: reached.cloned() });
             let written = |journal: &mut MemoryJournal| journal.written((id, 0), ticket, reached);

@@ -56,7 +56,7 @@ impl World<'_> {
     /// Counts the effects between which a crash happens.
     fn note_crash(&mut self) {
         let Self { process, disk, hits, sinks, now, .. } = self;
-        let Some(Process { journal, units, types, consumers, syncing, saving, compacting, .. }) = process else {
+        let Some(Process { journal, units, types, consumers, syncing, pages, saving, compacting, .. }) = process else {
             return;
         };
         for unit in units {
@@ -103,6 +103,8 @@ impl World<'_> {
             hits.add_many("crash: acknowledged, not saved", usize::from(now < acknowledged));
             hits.add_many("crash: saved, not durable", usize::from(synced < now));
         }
+        hits.add_many("crash: the timeline is not saved", usize::from(journal.timeline.is_unsaved()));
+        hits.add_many("crash: the timeline is not durable", usize::from(pages.is_some()));
         hits.add_many("crash: within a merge", usize::from(compacting.is_some()));
         hits.add_many("crash: merged, not durable", usize::from(disk.log.iter().any(is_merge)));
         hits.add_many("crash: within a sync", usize::from(syncing.is_some()));
@@ -135,6 +137,7 @@ impl World<'_> {
             |world| {
                 world.begin_save();
                 world.end_save();
+                world.save_timeline();
             },
             |world| world.disk.sync(world.disk.log.len()),
             |world| {

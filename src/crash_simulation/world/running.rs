@@ -27,7 +27,8 @@ impl World<'_> {
             Stage::Planned if transaction.completes_initial() => self.complete_initial(number, transaction),
             Stage::Planned => {
                 self.births += 1;
-                let ticket = journal.append(id, epoch, &transaction.changes, self.births).unwrap();
+                let ticket =
+                    journal.append(id, epoch, &transaction.changes, &transaction.reached, self.births).unwrap();
                 unit.in_flight = Some((transaction, Stage::Appended(ticket, self.births)));
             }
             Stage::Appended(ticket, birth) => {
@@ -56,7 +57,8 @@ impl World<'_> {
         let siblings = Arc::clone(&types[units[number].shape.site].siblings);
         let appended: Result<_, Infallible> = siblings.sync(id, transaction.objects, |total| {
             transaction.set_total(total);
-            let ticket = self.process().journal.append(id, epoch, &transaction.changes, births).unwrap();
+            let Transaction { changes, reached, .. } = &transaction;
+            let ticket = self.process().journal.append(id, epoch, changes, reached, births).unwrap();
             self.write_append((id, epoch), ticket, births, &transaction.changes, &transaction.reached);
             Ok(ticket)
         });
@@ -164,6 +166,10 @@ impl World<'_> {
     pub(super) fn end_sync(&mut self) {
         if let Some((writes, to)) = self.process().syncing.take() {
             self.disk.sync(writes);
+            if !self.disk.log.iter().any(|write| matches!(write, Write::Timeline(_))) {
+                let Process { journal, pages, .. } = self.process();
+                journal.timeline.saved(&pages.take().unwrap_or_default());
+            }
             if let Some(to) = to {
                 self.process().journal.advance(|journal| journal.synced(to));
                 self.trace(|| format!("synced up to {}", to.0));

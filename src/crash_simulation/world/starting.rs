@@ -54,6 +54,7 @@ impl World<'_> {
             next_unit,
             discovered: false,
             syncing: None,
+            pages: None,
             saving: None,
             compacting: None,
         });

@@ -38,10 +38,10 @@ impl Journal {
     ) -> Result<Ticket, AppendError> {
         let time_micros = now.as_microsecond();
         let Some(disk) = self.inner.disk() else {
-            return Ok(self.inner.core().append(unit, epoch, changes, time_micros)?);
+            return Ok(self.inner.core().append(unit, epoch, changes, reached, time_micros)?);
         };
         let _gate = disk.enter()?;
-        let ticket = self.inner.core().append(unit, epoch, changes, time_micros)?;
+        let ticket = self.inner.core().append(unit, epoch, changes, reached, time_micros)?;
         let append = Append { unit, first: ticket.first, time_micros, changes, only: None, reached: Some(reached) };
         self.write(disk, epoch, ticket, &append)?;
         Ok(ticket)
@@ -60,8 +60,8 @@ impl Journal {
         let mut parts = objects.chunks(SEED_OBJECTS).peekable();
         loop {
             let changes: Vec<_> = parts.next().unwrap_or_default().iter().map(added).collect();
-            let ticket = self.inner.core().seed(unit, &changes, time_micros);
             let reached = parts.peek().is_none().then_some(reached);
+            let ticket = self.inner.core().seed(unit, &changes, reached, time_micros);
             let append = Append { unit, first: ticket.first, time_micros, changes: &changes, only, reached };
             self.write(disk, 0, ticket, &append)?;
             if reached.is_some() {

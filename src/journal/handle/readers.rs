@@ -139,14 +139,4 @@ impl Journal {
         let is_known = |unit: UnitId| lock(&disk.units).contains_key(&unit);
         disk.store.page(range, size, &is_known).map(Some)
     }
-
-    /// Finds the first record that was appended at or after a time. Returns the position directly before it, and the first position
-    /// that is kept. Returns `None` without a store. Blocks on the disk.
-    pub fn place_at(&self, micros: i64) -> Result<Option<(Sequence, Sequence)>, StoreError> {
-        let Some(disk) = self.inner.disk() else { return Ok(None) };
-        let core = self.inner.core();
-        let (last, first) = (core.released(), core.kept_from());
-        drop(core);
-        Ok(Some((disk.store.place_at(micros, last)?, first)))
-    }
 }

@@ -121,7 +121,7 @@ impl Journal {
         replayed
     }
 
-    fn call_for_save(&self) {
+    pub(super) fn call_for_save(&self) {
         if let Some(disk) = self.inner.disk() {
             disk.bell.ring(calls::SAVE);
         }

@@ -43,12 +43,13 @@ impl MemoryJournal {
     /// Appends an empty batch. When it becomes visible, all readers stop seeing the unit. Returns an upper bound of the unit's
     /// last position.
     pub(crate) fn retire_unit(&mut self, unit: UnitId) -> Sequence {
-        self.push(unit, &[], 0, Turn::Retire);
+        self.push((unit, None), &[], 0, Turn::Retire);
         self.last()
     }
 
     pub(crate) fn forget_unit(&mut self, unit: UnitId) {
         let Some(JournalUnit { terms: UnitTerms { resource, .. }, .. }) = self.units.remove(&unit) else { return };
+        self.timeline.forget_unit(unit);
         let is_last = self.units.values().all(|unit| unit.terms.resource != resource);
         if is_last {
             self.synced.remove(&resource);

@@ -109,6 +109,24 @@ impl JournalReader {
         pending
     }
 
+    /// Returns the positions of the records that wait, up to a position.
+    pub(crate) fn waits_until(&self, last: Sequence) -> Vec<u64> {
+        let again = self.again.iter().chain(self.waiting.in_memory()).map(|record| record.sequence.0);
+        let mut waits: Vec<_> = again.chain(self.spilled()).filter(|position| *position <= last.0).collect();
+        waits.sort_unstable();
+        waits
+    }
+
+    /// Acknowledges records that wait. Returns their number.
+    pub(crate) fn skip(&mut self, positions: &RoaringTreemap) -> u64 {
+        let Some(stored) = self.waiting.stored_mut() else { return 0 };
+        let before = self.again.len() as u64;
+        self.again.retain(|record| !positions.contains(record.sequence.0));
+        let skipped = before - self.again.len() as u64 + stored.skip(positions);
+        self.tally.stats.acknowledged += skipped;
+        skipped
+    }
+
     /// Returns the oldest unacknowledged record that has no coalesced entry.
     fn first_in_log(&self) -> Option<u64> {
         let InStore { compacted, spilled, .. } = self.waiting.stored()?;

@@ -63,6 +63,8 @@ pub(super) struct Files {
     pub(super) dictionaries: Keyspace,
     /// Name of a reader, sequence → head of a coalesced record that waits for the reader.
     pub(super) compacted: Keyspace,
+    /// Position → page of the timeline. A state of a version without this keyspace gets it empty.
+    pub(super) timeline: Keyspace,
 }
 
 impl std::fmt::Debug for Files {
@@ -114,13 +116,14 @@ impl Files {
             readers: db.keyspace("readers", || keyspace(1 << 20))?,
             dictionaries: db.keyspace("dictionaries", || keyspace(1 << 20))?,
             compacted: db.keyspace(COMPACTED, || keyspace(1 << 20))?,
+            timeline: db.keyspace("timeline", || keyspace(1 << 20))?,
             db,
         })
     }
 
-    pub(super) fn keyspaces(&self) -> [&Keyspace; 8] {
-        let Self { meta, units, records, bodies, objects, readers, dictionaries, compacted, .. } = self;
-        [meta, units, records, bodies, objects, readers, dictionaries, compacted]
+    pub(super) fn keyspaces(&self) -> [&Keyspace; 9] {
+        let Self { meta, units, records, bodies, objects, readers, dictionaries, compacted, timeline, .. } = self;
+        [meta, units, records, bodies, objects, readers, dictionaries, compacted, timeline]
     }
 
     /// Commits a batch and passes it to the system, so that it survives the end of this process. Waits while the disk is too

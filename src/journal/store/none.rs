@@ -7,7 +7,10 @@ use roaring::RoaringTreemap;
 mod parts;
 
 pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit};
-use super::{ChangeKind, Record, Sequence, UnitId};
+use super::{
+    ChangeKind, Record, Sequence, UnitId,
+    timeline::{Floor, TimelinePage},
+};
 use crate::{
     build_info,
     change::Cause,
@@ -121,7 +124,11 @@ impl Store {
         match self.0 {}
     }
 
-    pub(crate) fn place_at(&self, _: i64, _: Sequence) -> Result<Sequence, StoreError> {
+    pub(crate) fn put_timeline(&self, _: &[TimelinePage]) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn timeline_page(&self, _: &dyn Fn(&Floor) -> bool) -> Result<Option<TimelinePage>, StoreError> {
         match self.0 {}
     }
 

@@ -22,10 +22,10 @@ use super::{
     retain::FIRST_KEY,
     rewrite,
     seal::{self, Facts, Sealer, replace},
-    state,
+    state, timeline,
 };
 use crate::{
-    journal::{Sequence, UnitId},
+    journal::{Sequence, UnitId, timeline::TimelinePage},
     mutex::lock,
     object::packer::Packer,
     private_dir::{self, OWNER_ALONE},
@@ -235,7 +235,13 @@ fn begin(
     batch.insert(&files.meta, RUN_KEY, [if group_fsync { GROUP_FSYNC } else { 0 }]);
     files.commit(batch)?;
     files.db.persist(PersistMode::SyncAll)?;
-    let recovered = Recovered { journal_id, last: Sequence(last), first: Sequence(first), units, readers, clean };
+    let timeline = match timeline::last_page(files)? {
+        Some(page) => page,
+        None => TimelinePage::beginning(Sequence(first), read::first_micros(files, first)?),
+    };
+    let tail = read::timeline_tail(files, timeline.end().position.0)?;
+    let (last, first) = (Sequence(last), Sequence(first));
+    let recovered = Recovered { journal_id, last, first, units, readers, clean, timeline, tail };
     Ok((recovered, forgotten))
 }
 

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::Store;
 use crate::{
     change::{Change, Reached},
-    journal::{Record, Sequence, UnitId, UnitTerms},
+    journal::{
+        Record, Sequence, UnitId, UnitTerms,
+        timeline::{TimelinePage, TimelineTail},
+    },
     private_dir,
 };
 
@@ -94,6 +97,10 @@ pub struct Recovered {
     pub readers: Vec<StoredReader>,
     /// Set when the last run ended with [`Store::close`].
     pub clean: bool,
+    /// Last page of the timeline.
+    pub(crate) timeline: TimelinePage,
+    /// The records after that page.
+    pub(crate) tail: TimelineTail,
 }
 
 /// Result of [`Store::retain`].

@@ -11,7 +11,7 @@ use super::{
     record::{Head, Old, StoredBody},
 };
 use crate::{
-    journal::{ChangeKind, Record, Sequence, UnitId},
+    journal::{ChangeKind, Record, Sequence, UnitId, timeline::TimelineTail},
     mutex::lock,
     object::{KeyRef, Object, packer::Packer},
 };
@@ -79,26 +79,6 @@ impl Store {
         })
     }
 
-    /// Finds the first record up to `last` that was appended at or after a time. Returns the position directly before it. Reads
-    /// only some heads.
-    pub fn place_at(&self, micros: i64, last: Sequence) -> Result<Sequence, StoreError> {
-        self.with("read records", |inner, files| {
-            let (mut low, mut high) = (inner.first.load(SeqCst), last.0.saturating_add(1));
-            // Binary search: times grow with positions, unless a clock was set back.
-            while low < high {
-                let middle = low + (high - low) / 2;
-                let next = heads_in(files, middle..high).next().transpose()?;
-                match next {
-                    Some((sequence, value)) if head_of(files, sequence, &value)?.time_micros < micros => {
-                        low = sequence + 1;
-                    }
-                    _ => high = middle,
-                }
-            }
-            Ok(Sequence(low.saturating_sub(1)))
-        })
-    }
-
     /// Visits the states of the objects of a unit, in order of their keys. `visit` must not call the store.
     pub fn objects(&self, unit: UnitId, visit: &mut dyn FnMut(Object)) -> Result<(), StoreError> {
         self.with("read objects", |inner, files| {
@@ -116,6 +96,26 @@ impl Store {
             Ok(())
         })
     }
+}
+
+/// Returns the time of the first record that is kept; 0 if there is none.
+pub(super) fn first_micros(files: &Files, first: u64) -> Result<i64, Fault> {
+    let Some(head) = heads_in(files, first..).next() else { return Ok(0) };
+    let (sequence, value) = head?;
+    Ok(head_of(files, sequence, &value)?.time_micros)
+}
+
+/// Returns what the heads after a position tell of the timeline.
+pub(super) fn timeline_tail(files: &Files, after: u64) -> Result<TimelineTail, Fault> {
+    let mut tail = TimelineTail::default();
+    for head in heads_in(files, after + 1..) {
+        let (sequence, value) = head?;
+        let head = head_of(files, sequence, &value)?;
+        if !head.is_addressed() {
+            tail.add(head.unit, head.time_micros);
+        }
+    }
+    Ok(tail)
 }
 
 fn load(inner: &Inner, files: &Files, sequences: &[u64]) -> Result<Vec<Record>, Fault> {

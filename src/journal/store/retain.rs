@@ -13,7 +13,7 @@ use super::{
     body::{Pointer, old_key, sequence_key},
     read::{head_of, heads_in},
     record::{Head, Old, StoredBody},
-    state,
+    state, timeline,
 };
 use crate::{
     journal::{Sequence, UnitId},
@@ -54,6 +54,7 @@ impl Store {
                 }
                 remove_bodies(inner, files, &head_of(files, sequence, &value)?, &mut batch);
             }
+            timeline::remove_before(files, &mut batch, next)?;
             batch.insert(&files.meta, FIRST_KEY, sequence_key(next));
             files.commit(batch)?;
             inner.first.store(next, SeqCst);

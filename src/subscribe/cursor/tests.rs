@@ -8,7 +8,7 @@ use crate::journal::Bounds;
 const JOURNAL: &str = "9f2c41d07b6e";
 
 fn ring(floor: u64, max_events: usize) -> Ring {
-    Ring::new(Sequence(floor), 0, Bounds { max_events, max_bytes: usize::MAX, ..Bounds::default() })
+    Ring::new(Sequence(floor), Bounds { max_events, max_bytes: usize::MAX, ..Bounds::default() })
 }
 
 fn place(journal: Option<&str>, sequence: u64) -> Since {
@@ -230,7 +230,7 @@ proptest! {
                 Operation::Lose(by) => {
                     let to = ring.head.0 + by;
                     all.push(to); // the lost event has happened
-                    ring.cut(Sequence(to), 0);
+                    ring.cut(Sequence(to));
                 }
                 Operation::Step(who) => drop(witnesses[who].step(&ring)),
                 Operation::Reconnect(who) => {

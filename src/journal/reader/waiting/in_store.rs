@@ -114,6 +114,16 @@ impl InStore {
         given_up.len()
     }
 
+    /// Forgets records that wait. Returns their number. A running load takes only what still waits.
+    pub(crate) fn skip(&mut self, positions: &RoaringTreemap) -> u64 {
+        let waits = |stored: &Self| stored.queue.waiting.len() as u64 + stored.spilled.len();
+        let before = waits(self);
+        self.queue.retain(|waiting| !positions.contains(waiting.record.sequence.0));
+        self.spilled -= positions;
+        (self.changed, self.epoch) = (true, self.epoch + 1);
+        before - waits(self)
+    }
+
     pub(crate) fn since_micros(&self) -> Option<i64> {
         (self.since_micros != 0 && !self.spilled.is_empty()).then_some(self.since_micros)
     }

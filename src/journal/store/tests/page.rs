@@ -67,11 +67,3 @@ fn missing_or_unreadable_records_are_counted() {
     let rest = page(store, 0, 12, ALL);
     assert_eq!((rest.first, places(&rest)), (Sequence(6), vec![6, 8, 9, 10, 11, 12]));
 }
-
-#[test]
-fn time_maps_to_log_position() {
-    let Opened { store, .. } = &twelve();
-    let at = |micros| store.place_at(micros, Sequence(12)).unwrap().0;
-    assert_eq!([at(0), at(10), at(11), at(40), at(41), at(80), at(100), at(101)], [0, 0, 3, 3, 6, 7, 9, 12]);
-    assert_eq!(store.place_at(0, Sequence(0)).unwrap(), Sequence(0), "an empty log has a beginning");
-}
