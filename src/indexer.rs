@@ -34,7 +34,7 @@ use self::{
 use crate::{
     change::{Cause, Change, Reached},
     delta_fifo::{Delta, DeltaKind, Deltas, is_same_state},
-    journal::MoveKind,
+    journal::AttachmentKind,
     object::{IgnoredPaths, Keep, KeyRef, Object, ResourceVersion},
 };
 
@@ -439,17 +439,17 @@ pub fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
     objects.into_iter().map(change).collect()
 }
 
-/// Returns the records for a reader that joins or leaves a unit with these objects, in the order of keys (S-5, S-7). A reader that
-/// joins gets none if it wants none, or if the cache keeps no bodies.
-pub fn crossing(kind: MoveKind, keep: &Keep, objects: impl FnOnce() -> Vec<Object>) -> Vec<Change> {
+/// Returns the records for a reader that is attached to a unit with these objects, or detached from it, in the order of keys (S-5,
+/// S-7). A reader that is attached gets none if it wants none, or if the cache keeps no bodies.
+pub fn attachment_changes(kind: AttachmentKind, keep: &Keep, objects: impl FnOnce() -> Vec<Object>) -> Vec<Change> {
     match kind {
-        MoveKind::Join(Some(cause)) if keep.is_whole() => {
+        AttachmentKind::Attach(Some(cause)) if keep.is_whole() => {
             let mut objects = objects();
             objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
             objects.into_iter().map(|object| Change::Added { object, cause }).collect()
         }
-        MoveKind::Join(_) => Vec::new(),
-        MoveKind::Leave => retirement(objects(), Retirement::Removed(Cause::Reload)),
+        AttachmentKind::Attach(_) => Vec::new(),
+        AttachmentKind::Detach => retirement(objects(), Retirement::Removed(Cause::Reload)),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions,
         actor::IndexerActor,
-        crossing,
+        attachment_changes,
         index_func::IndexFunc,
         put_kept,
         siblings::Siblings,
@@ -34,7 +34,7 @@ use crate::{
         view,
         writer::{IndexerWriter, finish, recover},
     },
-    journal::{AppendError, Journal, Move, NotWritable, UnitId},
+    journal::{AppendError, Attachment, Journal, NotWritable, UnitId},
     list_watch::{
         ListWatch,
         kube::Scope,
@@ -295,12 +295,12 @@ impl Informer {
         })
     }
 
-    /// Makes a reader join or leave the unit while no actor of the unit runs: before the first start, or after the last stop. See
-    /// [`MoveReader`](crate::indexer::actor::MoveReader). An error changes nothing.
-    pub fn move_reader(&self, journal: &Journal, moved: Move) -> Result<(), NotWritable> {
+    /// Attaches a reader to the unit, or detaches it, while no actor of the unit runs: before the first start, or after the last
+    /// stop. See [`AttachReader`](crate::indexer::actor::AttachReader). An error changes nothing.
+    pub fn attach_reader(&self, journal: &Journal, moved: Attachment) -> Result<(), NotWritable> {
         let epoch = lock(&self.epoch); // no actor starts meanwhile
-        let changes = crossing(moved.kind, &self.options.indexer.keep, || self.objects());
-        match journal.cross(moved, self.id, *epoch, &changes, Timestamp::now()) {
+        let changes = attachment_changes(moved.kind, &self.options.indexer.keep, || self.objects());
+        match journal.attach(moved, self.id, *epoch, &changes, Timestamp::now()) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
                 error!(resource = %self.resource, error = %fenced, "failed to add or remove a handler of a unit that does not run");
@@ -430,7 +430,7 @@ impl Informer {
         let meta = self.meta();
         let mut store = EvmapStore::new(rand::random(), meta.indexes.as_slice().iter().cloned());
         self.objects().into_iter().for_each(|object| store.put(&object));
-        store.reach_place(meta.place);
+        store.reach_position(meta.position);
         store.reach(Reached { generation: meta.generation + 1, ..meta.reached() });
         store.publish();
         let indexer = Indexer::new(store, self.options.indexer.clone());

@@ -197,24 +197,24 @@ pub struct ReaderOptions {
     pub name: Option<String>,
 }
 
-/// Request to a unit to start or stop showing its records to one reader. The indexer executes the request between two batches,
-/// because only then does the cache match the journal position.
+/// Request to a unit to attach one reader, or to detach it: the unit starts or stops showing its records to the reader. The indexer
+/// executes the request between two batches, because only then does the cache match the journal position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct Attachment {
     /// The reader.
     pub reader: ReaderId,
     /// Requested action.
-    pub kind: MoveKind,
+    pub kind: AttachmentKind,
 }
 
-/// Kind of a [`Move`].
+/// Kind of an [`Attachment`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MoveKind {
+pub enum AttachmentKind {
     /// The reader gets one [`Change::Added`] per cached object, with this cause. With `None` the reader gets no objects at the
-    /// join, and later only those that change.
-    Join(Option<Cause>),
+    /// attachment, and later only those that change.
+    Attach(Option<Cause>),
     /// The reader gets one [`Change::Removed`] per cached object, with the cause [`Cause::Reload`].
-    Leave,
+    Detach,
 }
 
 /// Figures about a reader.
@@ -309,7 +309,7 @@ pub(crate) mod testing {
 
     /// Returns an interest in all records of the units 0 to 7.
     pub(crate) fn everything() -> Interest {
-        let all = UnitInterest { joins: false, resync_every: 1 };
+        let all = UnitInterest { attaches: false, resync_every: 1 };
         Interest { units: (0..8).map(|unit| (UnitId(unit), all)).collect(), changes: ChangeSet::ALL, filter: None }
     }
 

@@ -65,7 +65,7 @@ impl Stages {
         let options = IndexerOptions { keep: keep.clone(), ..IndexerOptions::default() };
         let journal = Journal::in_memory();
         journal.add_unit(UNIT, UnitTerms { resource: TypeNumber(0), late: false, cached: true });
-        let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
+        let units = [(UNIT, UnitInterest { attaches: false, resync_every: 0 })].into();
         let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
         let reader =
             journal.open_reader(ReaderOptions { bounds: Bounds::default(), interest, name: None }).expect("a reader");

@@ -26,7 +26,7 @@ fn with_unit() -> Journal {
 }
 
 fn reader(journal: &Journal) -> ReaderId {
-    let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
+    let units = [(UNIT, UnitInterest { attaches: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter: None, units };
     let options = ReaderOptions { bounds: Bounds::default(), interest, name: None };
     journal.open_reader(options).expect("it is in memory")

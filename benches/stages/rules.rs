@@ -142,7 +142,7 @@ fn reader(journal: &Journal, row: &Row, number: usize) -> ReaderId {
     let rules = Rules::compile(RulesOptions { changed, when, cluster: "bench".to_owned(), ..RulesOptions::default() })
         .expect("a rule");
     let filter = (!rules.is_empty()).then(|| RecordFilter::new(Arc::new(rules) as Arc<dyn ReaderFilter>));
-    let units = [(UNIT, UnitInterest { joins: false, resync_every: 0 })].into();
+    let units = [(UNIT, UnitInterest { attaches: false, resync_every: 0 })].into();
     let interest = Interest { changes: ChangeSet::ALL, filter, units };
     let options = ReaderOptions { bounds: Bounds::default(), interest, name: None };
     journal.open_reader(options).expect("a reader")

@@ -87,7 +87,7 @@ impl Content {
             }
             Write::Compacted(step, state, settled) => {
                 let entries = self.entries.entry(state.name.clone()).or_default();
-                entries.retain(|place, _| !step.superseded.contains(*place));
+                entries.retain(|position, _| !step.superseded.contains(*position));
                 entries.extend(step.entries.clone());
                 self.put_reader(state);
                 self.settled.extend(settled.clone());
@@ -117,14 +117,14 @@ impl Content {
     fn put_reader(&mut self, state: &StoredReader) {
         self.readers.insert(state.name.clone(), state.clone());
         if let Some(entries) = self.entries.get_mut(&state.name) {
-            entries.retain(|place, _| state.compacted.contains(*place));
+            entries.retain(|position, _| state.compacted.contains(*position));
         }
     }
 
     /// Reads a pending record of a reader.
-    pub(super) fn load(&self, reader: &str, place: u64) -> Option<Record> {
-        let entry = self.entries.get(reader).and_then(|entries| entries.get(&place)).map(|(record, ..)| record);
-        entry.or_else(|| self.records.get(&place).map(|(record, _)| record)).cloned()
+    pub(super) fn load(&self, reader: &str, position: u64) -> Option<Record> {
+        let entry = self.entries.get(reader).and_then(|entries| entries.get(&position)).map(|(record, ..)| record);
+        entry.or_else(|| self.records.get(&position).map(|(record, _)| record)).cloned()
     }
 
     /// Returns the objects of a unit, in order.
@@ -172,7 +172,7 @@ impl Content {
     fn restored(&self, state: &StoredReader) -> StoredReader {
         let needed = &state.pending | &state.given_up;
         let entries = self.entries.get(&state.name).into_iter().flat_map(|entries| entries.keys().copied());
-        StoredReader { compacted: entries.filter(|place| needed.contains(*place)).collect(), ..state.clone() }
+        StoredReader { compacted: entries.filter(|position| needed.contains(*position)).collect(), ..state.clone() }
     }
 }
 

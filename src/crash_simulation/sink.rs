@@ -52,8 +52,8 @@ pub(super) struct Sink {
     /// Units that were on the handler's route at some time.
     pub(super) allowed: BTreeSet<UnitId>,
     /// Units that append records for the handler now.
-    pub(super) joined: BTreeSet<UnitId>,
-    /// Objects that a unit had when the handler joined it without records: type and uid, with the version.
+    pub(super) attached: BTreeSet<UnitId>,
+    /// Objects that a unit had when the handler was attached to it without records: type and uid, with the version.
     pub(super) unseen: BTreeMap<(usize, String), u64>,
     /// Acknowledged records, in order; after a crash only the saved ones.
     pub(super) acknowledged: Vec<RecordName>,
@@ -61,8 +61,8 @@ pub(super) struct Sink {
     pub(super) merged: BTreeSet<RecordName>,
     /// States that a lost record has shown: type, uid, and the version of the content.
     pub(super) shown_and_lost: BTreeSet<(usize, String, u64)>,
-    /// Accepted ids, with their type. An object that is removed, or that comes back with a join, may get its other ids again, so these
-    /// are forgotten.
+    /// Accepted ids, with their type. An object that is removed, or that comes back when the handler is attached again, may get its
+    /// other ids again, so these are forgotten.
     seen: BTreeMap<(usize, String), Meaning>,
     ids: BTreeMap<(usize, Meaning), String>,
     /// Event at each position of a journal.
@@ -72,7 +72,7 @@ pub(super) struct Sink {
     /// Objects with an event after a lost record, until they are added or gone. The lost event may be repeated later with its
     /// id, and is then dropped.
     pub(super) disordered: BTreeSet<Place>,
-    /// State after dropping repeated events: those with a repeated id, except the objects of a join or leave.
+    /// State after dropping repeated events: those with a repeated id, except the objects of an attachment.
     pub(super) objects: BTreeMap<Place, Known>,
     /// State without dropping events.
     pub(super) plain: BTreeMap<Place, Known>,

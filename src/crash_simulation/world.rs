@@ -1,9 +1,9 @@
 //! The server, the process, the disk and the sinks, and all events possible between two effects.
 
+mod attaching;
 mod changing;
 mod delivering;
 mod ending;
-mod moving;
 mod reloading;
 mod resting;
 mod running;
@@ -38,7 +38,7 @@ use crate::{
     engine::reconcile::Occasion,
     indexer::siblings::Siblings,
     journal::{
-        Bounds, ChangeSet, Fsync, Move, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
+        Attachment, Bounds, ChangeSet, Fsync, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,
         compaction::testing::{Merger, Step},
         memory::MemoryJournal,
         store::{StoredReader, StoredUnit},
@@ -76,8 +76,8 @@ struct Process {
 /// State of one type, like [`TypeState`](crate::engine) of the conductor.
 #[derive(Default)]
 struct TypeState {
-    moves: Vec<(UnitId, Move)>,
-    arrivals: Vec<(UnitId, Move)>,
+    attachments: Vec<(UnitId, Attachment)>,
+    after_first_list: Vec<(UnitId, Attachment)>,
     settled: bool,
     due: Option<Occasion>,
     change: Option<UnitChange>,

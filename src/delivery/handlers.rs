@@ -33,7 +33,7 @@ use super::{
 #[cfg(any(test, feature = "testing"))]
 use crate::supervisor::fault::Harm;
 use crate::{
-    journal::{Bounds, EventName, Move, OpenReaderError, ReaderId, UnitId},
+    journal::{Attachment, Bounds, EventName, OpenReaderError, ReaderId, UnitId},
     mutex::lock,
     notification::Notification,
     supervisor::{Exit, Restart, RestartPolicy, Supervision, child::panic_text, fault::SharedFault},
@@ -216,7 +216,7 @@ impl Handlers {
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
-    pub fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Move)>, OpenReaderError> {
+    pub fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Attachment)>, OpenReaderError> {
         let HandlerOptions { name, kind, route, bounds, core, sink, dead_letter, throttle } = options;
         let before = self.find(&name);
         let paused = before.as_ref().map(|member| member.parts().status.paused.clone()).unwrap_or_default();
@@ -227,15 +227,15 @@ impl Handlers {
         let replace_by = self.now() + self.supervision.hung_after;
         match before {
             Some(member) if !member.has_ended() => {
-                let moves = self.router.reroute(member.reader, route, bounds);
+                let attachments = self.router.set_route(member.reader, route, bounds);
                 let parts = parts(member.reader);
                 member.requests.send_modify(|requests| (requests.parts, requests.replace_by) = (parts, replace_by));
-                return Ok(moves);
+                return Ok(attachments);
             }
             Some(member) => self.forget(&member, Remove::Discard), // its sink was closed for good
             None => {}
         }
-        let (reader, moves) = self.router.open(Some(&name), route, bounds)?;
+        let (reader, attachments) = self.router.open(Some(&name), route, bounds)?;
         let (parts, order) = (parts(reader), HandlerOrder::Run);
         let requests = HandlerRequests { parts, replace_by, order, removed: None, ended_by_sink: false };
         let requests = watch::Sender::new(requests);
@@ -244,12 +244,12 @@ impl Handlers {
         lock(&self.members).push(Arc::clone(&member));
         let all = self.clone();
         self.arbiter.spawn_fn(move || drop(actix_rt::spawn(all.keep(member, received))));
-        Ok(moves)
+        Ok(attachments)
     }
 
     /// Replaces route and bounds of a handler, but not the sink. See [`Handlers::put`].
-    pub fn reroute(&self, name: &str, route: Route, bounds: Bounds) -> Vec<(UnitId, Move)> {
-        self.find(name).map(|member| self.router.reroute(member.reader, route, bounds)).unwrap_or_default()
+    pub fn set_route(&self, name: &str, route: Route, bounds: Bounds) -> Vec<(UnitId, Attachment)> {
+        self.find(name).map(|member| self.router.set_route(member.reader, route, bounds)).unwrap_or_default()
     }
 
     /// Removes a handler in the background. Its name can be reused at once. An unknown name has no effect (S-7).

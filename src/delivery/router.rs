@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     journal::{
-        Bounds, ChangeSet, Journal, Move, MoveKind, OpenReaderError, ReaderId, ReaderOptions, UnitId, store::StoredUnit,
+        Attachment, AttachmentKind, Bounds, ChangeSet, Journal, OpenReaderError, ReaderId, ReaderOptions, UnitId,
+        store::StoredUnit,
     },
     mutex::lock,
     notification::{Event, UnitInfo},
@@ -48,14 +49,14 @@ impl Router {
         name: Option<&str>,
         route: Route,
         bounds: Bounds,
-    ) -> Result<(ReaderId, Vec<(UnitId, Move)>), OpenReaderError> {
+    ) -> Result<(ReaderId, Vec<(UnitId, Attachment)>), OpenReaderError> {
         let mut table = self.table();
         let returns = name.is_some_and(|name| self.journal.dormant_readers().iter().any(|known| known == name));
-        let join = if returns { RouteTable::JOIN_OF_RELOAD } else { route.join() };
+        let attach = if returns { RouteTable::ATTACH_ON_RELOAD } else { route.attach() };
         let (interest, name) = (table.interest(&route, |_| name.is_some()), name.map(str::to_owned));
         let reader = self.journal.open_reader(ReaderOptions { bounds, interest, name: name.clone() })?;
-        let joined = self.journal.joined(reader);
-        Ok((reader, table.open(reader, name, route, &joined, join)))
+        let attached = self.journal.attached(reader);
+        Ok((reader, table.open(reader, name, route, &attached, attach)))
     }
 
     /// Opens a reader of all changes of all units from now on, including later units. Unchanged objects and resyncs are
@@ -70,12 +71,12 @@ impl Router {
     }
 
     /// Replaces route and bounds of a reader, which keeps its waiting events. Returns the units that must add or remove the reader.
-    pub fn reroute(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Vec<(UnitId, Move)> {
+    pub fn set_route(&self, reader: ReaderId, route: Route, bounds: Bounds) -> Vec<(UnitId, Attachment)> {
         let mut table = self.table();
-        let (interest, moves) = table.reroute(reader, route);
+        let (interest, attachments) = table.set_route(reader, route);
         self.journal.set_bounds(reader, bounds);
         self.journal.set_interest(reader, &interest);
-        moves
+        attachments
     }
 
     /// Closes a reader.
@@ -84,24 +85,30 @@ impl Router {
         self.journal.close_reader(reader);
     }
 
-    /// Adds a unit. With `before`, the unit replaces the units of that entry, and has their readers. Returns the moves that the unit
-    /// must make: it adds readers that did not read the entry `before`, and drops readers on whose route it is not. Until the unit adds
-    /// a reader, the reader gets no events of the unit (S-5). Call this before the unit appends any change.
-    pub fn add_unit(&self, unit: UnitId, info: UnitInfo, options: UnitOptions, before: Option<&str>) -> Vec<Move> {
+    /// Adds a unit. With `before`, the unit replaces the units of that entry, and has their readers. Returns the attachments that
+    /// the unit must make: it adds readers that did not read the entry `before`, and drops readers on whose route it is not. Until
+    /// the unit adds a reader, the reader gets no events of the unit (S-5). Call this before the unit appends any change.
+    pub fn add_unit(
+        &self,
+        unit: UnitId,
+        info: UnitInfo,
+        options: UnitOptions,
+        before: Option<&str>,
+    ) -> Vec<Attachment> {
         let mut table = self.table();
-        let (terms, interests, moves) = table.add_unit(unit, info, options, before);
+        let (terms, interests, attachments) = table.add_unit(unit, info, options, before);
         self.journal.add_unit(unit, terms);
         for (reader, interest) in &interests {
             self.journal.set_interest(*reader, interest);
         }
-        for leaving in moves.iter().filter(|asked| asked.kind == MoveKind::Leave) {
+        for leaving in attachments.iter().filter(|asked| asked.kind == AttachmentKind::Detach) {
             self.journal.inherit(leaving.reader, unit);
         }
-        moves
+        attachments
     }
 
     /// Adds a unit of an earlier run. Call this before any reader is opened: [`Router::open`] compares the route of a reader with
-    /// the units that it had joined.
+    /// the units that it was attached to.
     pub fn restore_unit(&self, stored: &StoredUnit, info: UnitInfo, resync_period: Duration) {
         let StoredUnit { id, terms, retired, .. } = *stored;
         let options = UnitOptions { late: terms.late, resync_period, cached: terms.cached };

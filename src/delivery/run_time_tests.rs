@@ -17,7 +17,7 @@ use super::{
 use crate::{
     change::{Cause, Change},
     handler::{Handler, HandlerError},
-    journal::{Move, MoveKind, UnitId, testing::*},
+    journal::{Attachment, AttachmentKind, UnitId, testing::*},
     notification::{Event, Notification},
 };
 
@@ -231,14 +231,15 @@ fn late_handler_syncs_after_handling_initial_state() {
         engine.commit(&[initial("a", "a", 1), synced(1)]);
         let seen = Seen::default();
         let (sink, go) = gated(&seen);
-        let moves = engine.handlers.put(Engine::options("late", sink, None)).unwrap();
+        let attachments = engine.handlers.put(Engine::options("late", sink, None)).unwrap();
         let status = engine.handlers.status("late").unwrap();
-        let [(UnitId(0), Move { reader, kind: MoveKind::Join(Some(Cause::Replay)) })] = moves[..] else {
-            panic!("{moves:?}")
+        let [(UnitId(0), Attachment { reader, kind: AttachmentKind::Attach(Some(Cause::Replay)) })] = attachments[..]
+        else {
+            panic!("{attachments:?}")
         };
         let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
-        let join = Move { reader, kind: MoveKind::Join(None) };
-        engine.journal.cross(join, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let attach = Attachment { reader, kind: AttachmentKind::Attach(None) };
+        engine.journal.attach(attach, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
         until(|| !seen.lock().unwrap().is_empty()).await;
         assert!(!status.view().synced);
         go.send(()).unwrap();

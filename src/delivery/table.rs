@@ -15,7 +15,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use crate::{
     change::Cause,
     journal::{
-        ChangeSet, Interest, Move, MoveKind, ReaderId, Record, RecordFilter, Sequence, TypeNumber, UnitId,
+        Attachment, AttachmentKind, ChangeSet, Interest, ReaderId, Record, RecordFilter, Sequence, TypeNumber, UnitId,
         UnitInterest, UnitTerms,
     },
     notification::{Event, UnitInfo},
@@ -76,8 +76,8 @@ impl Route {
 
     /// Returns the request that makes a running unit add the reader of this route. If the route includes initial objects, the
     /// reader then gets the unit's objects.
-    pub(super) fn join(&self) -> MoveKind {
-        MoveKind::Join(self.changes.has(ChangeSet::INITIAL).then_some(Cause::Replay))
+    pub(super) fn attach(&self) -> AttachmentKind {
+        AttachmentKind::Attach(self.changes.has(ChangeSet::INITIAL).then_some(Cause::Replay))
     }
 }
 
@@ -122,16 +122,21 @@ struct Unit {
     retired: Option<Sequence>,
 }
 
-/// Returns the moves of a reader that had the units in `had`, and whose route now has the units in `has`.
-fn moves(reader: ReaderId, had: &BTreeSet<UnitId>, has: &BTreeSet<UnitId>, join: MoveKind) -> Vec<(UnitId, Move)> {
-    let leaves = had.difference(has).map(|unit| (*unit, MoveKind::Leave));
-    let joins = has.difference(had).map(|unit| (*unit, join));
-    leaves.chain(joins).map(|(unit, kind)| (unit, Move { reader, kind })).collect()
+/// Returns the attachments of a reader that had the units in `had`, and whose route now has the units in `has`.
+fn attachments(
+    reader: ReaderId,
+    had: &BTreeSet<UnitId>,
+    has: &BTreeSet<UnitId>,
+    attach: AttachmentKind,
+) -> Vec<(UnitId, Attachment)> {
+    let detaches = had.difference(has).map(|unit| (*unit, AttachmentKind::Detach));
+    let attaches = has.difference(had).map(|unit| (*unit, attach));
+    detaches.chain(attaches).map(|(unit, kind)| (unit, Attachment { reader, kind })).collect()
 }
 
 impl RouteTable {
     /// Request to a unit that a changed route has added.
-    pub const JOIN_OF_RELOAD: MoveKind = MoveKind::Join(Some(Cause::Reload));
+    pub const ATTACH_ON_RELOAD: AttachmentKind = AttachmentKind::Attach(Some(Cause::Reload));
 
     /// Returns the running units on a route.
     pub fn taken(&self, route: &Route) -> BTreeSet<UnitId> {
@@ -139,13 +144,13 @@ impl RouteTable {
         self.units.iter().filter(|(_, unit)| is_taken(unit)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the interest of a reader in the running units on its route. `joins` selects the units that the reader has not
-    /// joined: the reader gets no events of such a unit until the unit adds the reader. `joins` has no effect on a unit that is
-    /// already in the reader's interest.
-    pub fn interest(&self, route: &Route, joins: impl Fn(UnitId) -> bool) -> Interest {
+    /// Returns the interest of a reader in the running units on its route. `attaches` selects the units that the reader has not
+    /// been attached to: the reader gets no events of such a unit until the unit adds the reader. `attaches` has no effect on a
+    /// unit that is already in the reader's interest.
+    pub fn interest(&self, route: &Route, attaches: impl Fn(UnitId) -> bool) -> Interest {
         let interest = |unit: UnitId| {
             let resync_every = route.resync_every(self.units[&unit].options.resync_period);
-            (unit, UnitInterest { joins: joins(unit), resync_every })
+            (unit, UnitInterest { attaches: attaches(unit), resync_every })
         };
         Interest {
             units: self.taken(route).into_iter().map(interest).collect(),
@@ -154,60 +159,60 @@ impl RouteTable {
         }
     }
 
-    /// Adds the route of a reader that was just opened. `had` are the units that the reader has joined already: those of the last
-    /// run, or all units of a feed. Returns the running units that must add or remove the reader. `join` is the request to units
-    /// that the reader has not joined.
+    /// Adds the route of a reader that was just opened. `had` are the units that the reader is attached to already: those of the last
+    /// run, or all units of a feed. Returns the running units that must add or remove the reader. `attach` is the request to units
+    /// that the reader is not attached to.
     pub fn open(
         &mut self,
         reader: ReaderId,
         name: Option<String>,
         route: Route,
         had: &BTreeSet<UnitId>,
-        join: MoveKind,
-    ) -> Vec<(UnitId, Move)> {
-        let moves = moves(reader, had, &self.taken(&route), join);
+        attach: AttachmentKind,
+    ) -> Vec<(UnitId, Attachment)> {
+        let attachments = attachments(reader, had, &self.taken(&route), attach);
         self.routes.insert(reader, Routed { name, route });
-        moves
+        attachments
     }
 
     /// Replaces the route of a reader. Returns the reader's new interest, and the running units that must add or remove the reader.
-    pub fn reroute(&mut self, reader: ReaderId, route: Route) -> (Interest, Vec<(UnitId, Move)>) {
+    pub fn set_route(&mut self, reader: ReaderId, route: Route) -> (Interest, Vec<(UnitId, Attachment)>) {
         let Some(Routed { name, route: before }) = self.routes.remove(&reader) else { return Default::default() };
         let had = self.taken(&before);
         let interest = self.interest(&route, |unit| !had.contains(&unit));
-        (interest, self.open(reader, name, route, &had, Self::JOIN_OF_RELOAD))
+        (interest, self.open(reader, name, route, &had, Self::ATTACH_ON_RELOAD))
     }
 
     /// Adds a unit. With `before`, the unit replaces the units of that entry, and has their readers. Returns the unit's terms for the
-    /// journal, and the new interests of the readers on whose route it is. Also returns the moves that the unit must make: it adds
-    /// readers that did not read the entry `before` (S-5), and drops readers on whose route it is not. Call this before the unit
-    /// appends any change.
+    /// journal, and the new interests of the readers on whose route it is. Also returns the attachments that the unit must make: it
+    /// adds readers that did not read the entry `before` (S-5), and drops readers on whose route it is not. Call this before the
+    /// unit appends any change.
     pub fn add_unit(
         &mut self,
         unit: UnitId,
         info: UnitInfo,
         options: UnitOptions,
         before: Option<&str>,
-    ) -> (UnitTerms, Vec<(ReaderId, Interest)>, Vec<Move>) {
+    ) -> (UnitTerms, Vec<(ReaderId, Interest)>, Vec<Attachment>) {
         let type_of = |resource: &ResourceType| (resource.group.clone(), resource.plural.clone());
         let known = self.units.values().find(|other| type_of(&other.info.resource) == type_of(&info.resource));
         let number = known.map_or(TypeNumber(self.types), |known| known.number);
         let entry = info.entry.clone();
         self.restore_unit(unit, info, options, number, None);
-        let (mut interests, mut moves) = (Vec::new(), Vec::new());
+        let (mut interests, mut attachments) = (Vec::new(), Vec::new());
         for (reader, Routed { route, .. }) in &self.routes {
             let (had, has) = (before.map(|before| route.takes(before)), route.takes(&entry));
             let kind = match had {
-                Some(false) if has => Some(Self::JOIN_OF_RELOAD),
-                Some(true) if !has => Some(MoveKind::Leave),
+                Some(false) if has => Some(Self::ATTACH_ON_RELOAD),
+                Some(true) if !has => Some(AttachmentKind::Detach),
                 _ => None,
             };
-            moves.extend(kind.map(|kind| Move { reader: *reader, kind }));
+            attachments.extend(kind.map(|kind| Attachment { reader: *reader, kind }));
             if has {
                 interests.push((*reader, self.interest(route, |id| id == unit && kind.is_some())));
             }
         }
-        (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests, moves)
+        (UnitTerms { resource: number, late: options.late, cached: options.cached }, interests, attachments)
     }
 
     /// Adds a unit of an earlier run, which already has a number, and may have ended. Call this before any reader is opened.

@@ -256,10 +256,10 @@ fn later_unit_does_not_end_wait_for_join() {
     };
     router.add_unit(UnitId(0), info(), UnitOptions::default(), None);
     let route = || Route::new(["p*"], ChangeSet::ALL, Duration::ZERO).unwrap();
-    let (reader, moves) = router.open(Some("late"), route(), Bounds::default()).unwrap();
-    assert_eq!(moves.iter().map(|(unit, _)| *unit).collect::<Vec<_>>(), [UnitId(0)]);
+    let (reader, attachments) = router.open(Some("late"), route(), Bounds::default()).unwrap();
+    assert_eq!(attachments.iter().map(|(unit, _)| *unit).collect::<Vec<_>>(), [UnitId(0)]);
     assert!(router.add_unit(UnitId(1), info(), UnitOptions::default(), None).is_empty());
-    assert_eq!(router.reroute(reader, route(), Bounds::default()), []);
+    assert_eq!(router.set_route(reader, route(), Bounds::default()), []);
     assert_eq!([UnitId(0), UnitId(1)].map(|unit| queued_after_commit(unit, reader)), [0, 1]);
 }
 

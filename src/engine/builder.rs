@@ -177,8 +177,8 @@ impl EngineBuilder {
 
         let router = Router::new(journal.clone());
         let last = recovered.map(|recovered| LastRun::read(&recovered, &router));
-        let joined = last.as_ref().map(|last| last.joined.clone()).unwrap_or_default();
-        let (delivery, moves) = Delivery::start(&config, &cluster, router, joined, (own_handlers, allow_exec))?;
+        let attached = last.as_ref().map(|last| last.attached.clone()).unwrap_or_default();
+        let (delivery, attachments) = Delivery::start(&config, &cluster, router, attached, (own_handlers, allow_exec))?;
         let handlers = delivery.handlers.clone();
         let hub = Hub::new(handlers.router.clone(), Arc::clone(&registry), &cluster, config.subscribe);
         let http = Http { max_connections: options::max_connections(&config.http), ..config.http.clone() };
@@ -213,7 +213,7 @@ impl EngineBuilder {
             state: Mutex::new(State::new(config)),
         });
         let restored = servers.and_then(|servers| match last {
-            Some(last) => conductor.restore(last, moves).map(|()| servers).map_err(EngineError::State),
+            Some(last) => conductor.restore(last, attachments).map(|()| servers).map_err(EngineError::State),
             None => Ok(servers),
         });
         let servers = match restored {

@@ -1,17 +1,17 @@
 //! Changes of the units of one type.
 //!
 //! ```text
-//! readers get events about objects gained or lost           (moves, made by the old units)
+//! readers get events about objects gained or lost           (attachments, made by the old units)
 //! old actors end                                            they first apply and journal what they have read
 //! new informers are seeded and shown in the registry        the whole cache is readable at once
 //! objects that no unit shows are appended as removed        under the old unit's id
-//! readers of only the old entry leave the new units         moves, made by the new units
+//! readers of only the old entry are detached               attachments, made by the new units
 //! new supervisors start
 //! ```
 //!
 //! A type may move to another entry. Readers of both entries then get the differences. Readers of only the old entry get
-//! removals: a new unit has all readers of the units that it replaces, and these readers leave it before it starts. Readers of only
-//! the new entry get the existing objects, after the first list of that entry.
+//! removals: a new unit has all readers of the units that it replaces, and these readers are detached before it starts. Readers of
+//! only the new entry get the existing objects, after the first list of that entry.
 //!
 //! If the journal is writable, the last four steps run without interruption. Each type has its own task, so a blocked task
 //! delays only its own type. If a task panics, the state still describes the units. The next change replaces all units that
@@ -36,31 +36,31 @@ use super::{
 use crate::{
     change::Cause,
     delivery::table::UnitOptions,
-    indexer::{FirstList, Retirement, actor::MoveReader, retirement, siblings::Siblings},
+    indexer::{FirstList, Retirement, actor::AttachReader, retirement, siblings::Siblings},
     informer::{
         Informer, InformerOptions, Seed,
         actor::{RunningIndexer, StopUnit, UnitSupervisor},
     },
-    journal::{Journal, Move, MoveKind, NotWritable, UnitId},
+    journal::{Attachment, AttachmentKind, Journal, NotWritable, UnitId},
     mutex::lock,
     object::{Object, ResourceVersion},
 };
 
-/// Maximum time that a change waits for pending moves of readers, before it stops the units. The wait needs a limit, because a
-/// restarting unit makes no moves.
+/// Maximum time that a change waits for pending attachments of readers, before it stops the units. The wait needs a limit, because a
+/// restarting unit makes no attachments.
 const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
-/// Delay before a unit is asked again to make a move.
+/// Delay before a unit is asked again to make an attachment.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Conductor {
-    /// Makes the pending moves of a type's units, and then changes the units to the desired ones.
+    /// Makes the pending attachments of a type's units, and then changes the units to the desired ones.
     pub(super) async fn change(&self, name: &TypeName, mut steps: Steps, history: History) {
         if steps.is_empty() {
             self.make_moves(name, None).await;
             return self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
         }
-        // The readers that wait for a first list join before the units stop.
-        self.of_type(name, |kept| kept.moves.append(&mut kept.arrivals));
+        // The readers that wait for a first list are attached before the units stop.
+        self.of_type(name, |kept| kept.attachments.append(&mut kept.after_first_list));
         self.make_moves(name, Some(Instant::now() + MOVES_BEFORE_STOP)).await;
         self.stop_units(name, &steps).await;
         self.finish_moves(name).await;
@@ -70,11 +70,11 @@ impl Conductor {
         self.start_units(name, |_| true);
     }
 
-    /// Makes the pending moves in order, and gives up at the time `by`.
+    /// Makes the pending attachments in order, and gives up at the time `by`.
     async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
-        while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_move(|_| true)).flatten() {
+        while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_attachment(|_| true)).flatten() {
             let is_made = match &unit {
-                Some(unit) => self.has_moved(unit, asked).await,
+                Some(unit) => self.has_attached(unit, asked).await,
                 None => true, // the unit has ended, and all its readers with it
             };
             if is_made {
@@ -87,19 +87,19 @@ impl Conductor {
         }
     }
 
-    /// Makes a reader join or leave a unit. After `false`, the caller must try again.
-    async fn has_moved(&self, unit: &Unit, (_, asked): (UnitId, Move)) -> bool {
+    /// Attaches a reader to a unit, or detaches it. After `false`, the caller must try again.
+    async fn has_attached(&self, unit: &Unit, (_, asked): (UnitId, Attachment)) -> bool {
         if let Some(supervisor) = &unit.supervisor {
             match supervisor.send(RunningIndexer).await {
-                Ok(Some(indexer)) => return matches!(indexer.send(MoveReader(asked)).await, Ok(Ok(()))),
+                Ok(Some(indexer)) => return matches!(indexer.send(AttachReader(asked)).await, Ok(Ok(()))),
                 Ok(None) => return false,
                 Err(_ended) => {}
             }
         }
-        unit.informer.move_reader(&self.shared.journal, asked).is_ok()
+        unit.informer.attach_reader(&self.shared.journal, asked).is_ok()
     }
 
-    /// Makes the pending moves of the units that do not run. Waits while the journal accepts no records.
+    /// Makes the pending attachments of the units that do not run. Waits while the journal accepts no records.
     async fn finish_moves(&self, name: &TypeName) {
         while let Err(why) = self.make_moves_at_rest(name) {
             warn!(
@@ -110,13 +110,13 @@ impl Conductor {
         }
     }
 
-    /// Makes the pending moves of the units that do not run: stopped ones, and those that were not started yet. After an error, the
-    /// other moves are still pending.
+    /// Makes the pending attachments of the units that do not run: stopped ones, and those that were not started yet. After an
+    /// error, the other attachments are still pending.
     pub(super) fn make_moves_at_rest(&self, name: &TypeName) -> Result<(), NotWritable> {
         let is_at_rest = |unit: &Unit| unit.supervisor.is_none() || unit.stopping;
-        while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_move(is_at_rest)).flatten() {
+        while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_attachment(is_at_rest)).flatten() {
             if let Some(unit) = unit {
-                unit.informer.move_reader(&self.shared.journal, asked.1)?;
+                unit.informer.attach_reader(&self.shared.journal, asked.1)?;
             }
             self.of_type(name, |kept| kept.made(asked));
         }
@@ -156,19 +156,20 @@ impl Conductor {
             let before =
                 old.iter().find(|old| start.from.contains(&old.informer.id)).map(|old| old.spec.entry.as_str());
             match self.make_unit(id, start, before, seed(start, objects, &old), kept) {
-                Ok((unit, moves)) => {
-                    let moves = moves.into_iter().map(|asked| (id, asked));
-                    let (leaves, joins): (Vec<_>, Vec<_>) = moves.partition(|(_, asked)| asked.kind == MoveKind::Leave);
-                    kept.moves.extend(leaves);
-                    kept.arrivals.extend(joins);
+                Ok((unit, attachments)) => {
+                    let attachments = attachments.into_iter().map(|asked| (id, asked));
+                    let (detaches, attaches): (Vec<_>, Vec<_>) =
+                        attachments.partition(|(_, asked)| asked.kind == AttachmentKind::Detach);
+                    kept.attachments.extend(detaches);
+                    kept.after_first_list.extend(attaches);
                     units.push(unit);
                 }
                 Err(error) => warn!(resource = %start.spec.resource, %error, "failed to read the options of the type"),
             }
         }
-        let is_there = |(unit, _): &(UnitId, Move)| units.iter().any(|known| known.informer.id == *unit);
-        kept.moves.retain(is_there);
-        kept.arrivals.retain(is_there);
+        let is_there = |(unit, _): &(UnitId, Attachment)| units.iter().any(|known| known.informer.id == *unit);
+        kept.attachments.retain(is_there);
+        kept.after_first_list.retain(is_there);
         if units.is_empty() {
             kept.siblings = Arc::default(); // a type that comes back has to sync again
         }
@@ -250,7 +251,7 @@ impl Conductor {
     }
 
     /// Registers a new unit with the handlers, and creates the unit. The registration must precede the unit's first append.
-    /// `before` is the entry of the units that it replaces. Also returns the moves of readers that are on the route of only one of both
+    /// `before` is the entry of the units that it replaces. Also returns the attachments of readers that are on the route of only one of both
     /// entries.
     fn make_unit(
         &self,
@@ -259,16 +260,16 @@ impl Conductor {
         before: Option<&str>,
         seed: Option<Seed>,
         kept: &TypeState,
-    ) -> Result<(Unit, Vec<Move>), String> {
+    ) -> Result<(Unit, Vec<Attachment>), String> {
         let UnitStart { spec, first, from } = start;
         let late = matches!(first, First::Initial { late: true });
         let (options, unit_options) = self.unit_options(id, spec, late)?;
-        let moves = self.router.add_unit(id, spec.info(), unit_options, before);
+        let attachments = self.router.add_unit(id, spec.info(), unit_options, before);
         let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
         // Until the last events of the replaced units are stored, a restart must find those units, even if this one has no objects.
         describe(&self.shared.journal, id, (spec, *first), from, from.is_empty());
-        Ok((unit, moves))
+        Ok((unit, attachments))
     }
 
     /// Returns the options of a unit's informer, and the facts about the unit that its readers need.
@@ -316,34 +317,34 @@ impl Conductor {
 }
 
 impl TypeState {
-    /// Returns the oldest pending move of a unit that `of` accepts, and the unit. A move of a unit that has ended comes without a
-    /// unit.
-    fn next_move(&self, of: impl Fn(&Unit) -> bool) -> Option<(Option<Unit>, (UnitId, Move))> {
+    /// Returns the oldest pending attachment of a unit that `of` accepts, and the unit. An attachment of a unit that has ended
+    /// comes without a unit.
+    fn next_attachment(&self, of: impl Fn(&Unit) -> bool) -> Option<(Option<Unit>, (UnitId, Attachment))> {
         let known = |id: UnitId| self.units.iter().find(|unit| unit.informer.id == id);
-        let next = self.moves.iter().find(|(unit, _)| known(*unit).is_none_or(&of))?;
+        let next = self.attachments.iter().find(|(unit, _)| known(*unit).is_none_or(&of))?;
         Some((known(next.0).cloned(), *next))
     }
 
-    /// Queues a move. A reader that leaves a unit must not join it later, after the unit's first list.
-    pub(super) fn queue_move(&mut self, unit: UnitId, asked: Move) {
-        if asked.kind == MoveKind::Leave {
-            self.arrivals.retain(|(of, arrival)| (*of, arrival.reader) != (unit, asked.reader));
+    /// Queues an attachment. A reader that is detached from a unit must not be attached to it later, after the unit's first list.
+    pub(super) fn queue_attachment(&mut self, unit: UnitId, asked: Attachment) {
+        if asked.kind == AttachmentKind::Detach {
+            self.after_first_list.retain(|(of, waiting)| (*of, waiting.reader) != (unit, asked.reader));
         }
-        self.moves.push((unit, asked));
+        self.attachments.push((unit, asked));
     }
 
-    /// Removes a move that was made.
-    fn made(&mut self, asked: (UnitId, Move)) {
-        if let Some(at) = self.moves.iter().position(|pending| *pending == asked) {
-            self.moves.remove(at);
+    /// Removes an attachment that was made.
+    fn made(&mut self, asked: (UnitId, Attachment)) {
+        if let Some(at) = self.attachments.iter().position(|pending| *pending == asked) {
+            self.attachments.remove(at);
         }
     }
 
-    /// Queues the moves that add readers to units whose first list is now complete.
+    /// Queues the attachments that add readers to units whose first list is now complete.
     pub(super) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
-        let admitted = self.arrivals.extract_if(.., |(unit, _)| listed(*unit));
-        self.moves.extend(admitted);
+        let admitted = self.after_first_list.extract_if(.., |(unit, _)| listed(*unit));
+        self.attachments.extend(admitted);
     }
 }
 

@@ -43,7 +43,7 @@ use crate::{
     backoff::Backoff,
     delivery::router::Router,
     informer::Shared,
-    journal::{Move, UnitId},
+    journal::{Attachment, UnitId},
     list_watch::kube::ClusterAccess,
     mutex::lock,
     registry::Registry,
@@ -215,7 +215,7 @@ impl Conductor {
         }
     }
 
-    /// Starts a change for each type whose reconciliation is due, or whose units have pending moves of readers.
+    /// Starts a change for each type whose reconciliation is due, or whose units have pending attachments of readers.
     fn reconcile_all(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         state.take_in(plan);
@@ -225,7 +225,7 @@ impl Conductor {
             .iter()
             .filter_map(|(name, kept)| {
                 let ready = !kept.busy && kept.not_before.is_none_or(|at| at <= now);
-                let occasion = kept.due.or((!kept.moves.is_empty()).then_some(Occasion::Repair));
+                let occasion = kept.due.or((!kept.attachments.is_empty()).then_some(Occasion::Repair));
                 occasion.filter(|_| ready).map(|occasion| (name.clone(), occasion))
             })
             .collect();
@@ -247,7 +247,7 @@ impl Conductor {
             kept.not_before = None;
             kept.settled |= decided && steps.is_empty();
             let waits = kept.units.iter().any(|unit| unit.saved && steps.keep.contains(&unit.informer.id));
-            if steps.is_empty() && kept.moves.is_empty() && !waits {
+            if steps.is_empty() && kept.attachments.is_empty() && !waits {
                 continue;
             }
             kept.busy = true;
@@ -310,13 +310,13 @@ impl Conductor {
         self.registry.set(informers, state.waiting.clone());
     }
 
-    /// Queues each move for its unit, which will add or drop the reader. Ignores moves of units that no longer exist.
-    pub(super) fn queue_moves(&self, moves: Vec<(UnitId, Move)>) {
+    /// Queues each attachment for its unit, which will add or drop the reader. Ignores attachments of units that no longer exist.
+    pub(super) fn queue_attachments(&self, attachments: Vec<(UnitId, Attachment)>) {
         let mut state = self.lock();
-        for (unit, asked) in moves {
+        for (unit, asked) in attachments {
             let of_unit = |kept: &&mut TypeState| kept.units.iter().any(|known| known.informer.id == unit);
             if let Some(kept) = state.types.values_mut().find(of_unit) {
-                kept.queue_move(unit, asked);
+                kept.queue_attachment(unit, asked);
             }
         }
     }

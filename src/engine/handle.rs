@@ -163,8 +163,8 @@ impl EngineHandle {
     }
 
     fn add(&self, handler: OwnHandler) -> Result<(), EngineError> {
-        let moves = self.conductor.with_delivery(|delivery| delivery.add_own(handler))??;
-        self.conductor.queue_moves(moves);
+        let attachments = self.conductor.with_delivery(|delivery| delivery.add_own(handler))??;
+        self.conductor.queue_attachments(attachments);
         self.conductor.poke();
         Ok(())
     }
@@ -320,13 +320,13 @@ impl Conductor {
         let mut config = changed.config()?;
         let running = Arc::clone(&self.lock().config);
         let needs_restart = keep_until_restart(&running, &mut config);
-        let moves = self.with_delivery(|delivery| delivery.apply(&config))??;
+        let attachments = self.with_delivery(|delivery| delivery.apply(&config))??;
         {
             let mut library = lock(&self.library);
             changed.indexes = std::mem::take(&mut library.indexes); // they may have grown meanwhile
             *library = changed;
         }
-        self.queue_moves(moves);
+        self.queue_attachments(attachments);
         let mut state = self.lock();
         state.config = Arc::new(config);
         state.told.clear();

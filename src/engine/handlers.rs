@@ -28,7 +28,7 @@ use crate::{
         worker::{Open, OpenAsync, Worker},
     },
     handler::{AsyncHandler, Handler, HandlerError, file::FileHandler, stdout::Stdout},
-    journal::{Bounds, ChangeSet, EventName, Move, UnitId},
+    journal::{Attachment, Bounds, ChangeSet, EventName, UnitId},
     notification::Notification,
     object::FieldPath,
     registry::Registry,
@@ -74,7 +74,7 @@ pub(super) struct Delivery {
     /// Definitions of the handlers of the configuration. A handler with an unchanged definition is not touched.
     plans: BTreeMap<String, HandlerConfig>,
     /// Entries that each handler of the last run read. Empty after the start.
-    joined: BTreeMap<String, BTreeSet<String>>,
+    attached: BTreeMap<String, BTreeSet<String>>,
     encoder: Encoder,
     throttles: Throttles,
     /// Set if handlers may run programs.
@@ -92,22 +92,22 @@ struct Step {
 }
 
 impl Delivery {
-    /// Starts the enabled handlers, on the current arbiter. `joined` has the entries that each handler of the last run read. Also
-    /// returns moves, as [`Delivery::apply`] does.
+    /// Starts the enabled handlers, on the current arbiter. `attached` has the entries that each handler of the last run read. Also
+    /// returns attachments, as [`Delivery::apply`] does.
     pub(super) fn start(
         config: &Config,
         cluster: &str,
         router: Router,
-        joined: BTreeMap<String, BTreeSet<String>>,
+        attached: BTreeMap<String, BTreeSet<String>>,
         (own_handlers, allow_exec): (Vec<OwnHandler>, bool),
-    ) -> Result<(Self, Vec<(UnitId, Move)>), EngineError> {
+    ) -> Result<(Self, Vec<(UnitId, Attachment)>), EngineError> {
         let has_throttle = |name: &str| config.handlers.get(name).is_some_and(|handler| handler.options.is_throttled());
         let mut delivery = Self {
             encoder: Encoder::new(cluster, router.journal.id()),
             throttles: Throttles::new(config.state.dir.as_deref(), router.journal.id(), &has_throttle),
             handlers: Handlers::new(router, config.supervision),
             plans: BTreeMap::new(),
-            joined,
+            attached,
             allow_exec,
             hung_after: config.supervision.hung_after,
         };
@@ -119,27 +119,27 @@ impl Delivery {
             delivery.own(handler, is_taken)
         };
         let own: Vec<_> = own_handlers.into_iter().map(own).collect::<Result<_, _>>()?;
-        let mut moves = delivery.apply(config)?;
-        delivery.joined.clear();
+        let mut attachments = delivery.apply(config)?;
+        delivery.attached.clear();
         for options in own {
-            moves.extend(delivery.put(options)?);
+            attachments.extend(delivery.put(options)?);
         }
-        Ok((delivery, moves))
+        Ok((delivery, attachments))
     }
 
     /// Adds, removes and changes handlers to match `config`; the program's handlers stay. A removed handler delivers its waiting
-    /// events within `shutdown_timeout`. Returns the moves that add readers to units, or remove readers from units. Units must make
-    /// the moves in this order. The caller must repeat a move until its unit has made it. Call this before the units of a new entry
-    /// are added.
+    /// events within `shutdown_timeout`. Returns the attachments that add readers to units, or remove readers from units. Units
+    /// must make the attachments in this order. The caller must repeat an attachment until its unit has made it. Call this before
+    /// the units of a new entry are added.
     ///
     /// # Errors
     /// Fails, without any change, if a new sink cannot be created.
-    pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Move)>, EngineError> {
-        let mut moves = Vec::new();
+    pub(super) fn apply(&mut self, config: &Config) -> Result<Vec<(UnitId, Attachment)>, EngineError> {
+        let mut attachments = Vec::new();
         for Step { name, plan, route, sink } in self.prepare(config)? {
-            moves.extend(match sink {
+            attachments.extend(match sink {
                 Some(sink) => self.put(self.planned(&name, &plan, route, sink)?)?,
-                None => self.handlers.reroute(&name, route, bounds(&plan.options)),
+                None => self.handlers.set_route(&name, route, bounds(&plan.options)),
             });
             self.plans.insert(name, plan);
         }
@@ -148,14 +148,14 @@ impl Delivery {
             tracing::info!(handler = name, "removing the handler");
             self.handlers.remove(&name, Remove::Drain(Instant::now() + config.shutdown_timeout));
         }
-        Ok(moves)
+        Ok(attachments)
     }
 
     /// Adds a program's handler to the running engine (S-5).
     ///
     /// # Errors
     /// Fails if the name is taken, or no thread can be started.
-    pub(super) fn add_own(&self, handler: OwnHandler) -> Result<Vec<(UnitId, Move)>, EngineError> {
+    pub(super) fn add_own(&self, handler: OwnHandler) -> Result<Vec<(UnitId, Attachment)>, EngineError> {
         let is_taken = self.handlers.status(&handler.name).is_some();
         self.put(self.own(handler, is_taken)?)
     }
@@ -198,7 +198,7 @@ impl Delivery {
         let plan = |(name, handler): (&String, &HandlerConfig)| {
             let taken = config.resources.keys().filter(|entry| handler.takes(entry));
             let before = self.plans.get(name).into_iter().flat_map(|plan| &plan.resources);
-            let before = before.chain(self.joined.get(name).into_iter().flatten());
+            let before = before.chain(self.attached.get(name).into_iter().flatten());
             let no_more = before.filter(|entry| !config.resources.contains_key(*entry));
             let resources: BTreeSet<_> = taken.chain(no_more).cloned().collect();
             let dead_letter = handler.dead_letter.clone().filter(is_enabled);
@@ -208,7 +208,7 @@ impl Delivery {
         enabled.map(plan).collect()
     }
 
-    fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Move)>, EngineError> {
+    fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Attachment)>, EngineError> {
         let name = options.name.clone();
         self.handlers.put(options).map_err(|error| EngineError::Handler { name, error: error.to_string() })
     }

@@ -14,7 +14,7 @@ use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 pub enum Occasion {
     /// First discovery of this engine.
     Start,
-    /// Repeated change after a panic, or a change that only makes pending moves of readers.
+    /// Repeated change after a panic, or a change that only makes pending attachments of readers.
     Repair,
     /// Later discovery: a type was added or removed.
     Discovery,
@@ -169,7 +169,7 @@ fn beginning(spec: &UnitSpec, stopping: &[&RunningSpec], history: History) -> (F
 
 /// Returns the units of the other entry from which a reload, or a start with another configuration, moves the type to the entry of
 /// `spec`. Returns none if there are several such entries, or if the new cache has no bodies. Readers of both entries get the
-/// differences. Readers of only the new entry join later, and get the objects from the new cache.
+/// differences. Readers of only the new entry are attached later, and get the objects from the new cache.
 fn left_behind<'a>(spec: &UnitSpec, others: Vec<&'a RunningSpec>, history: History) -> Vec<&'a RunningSpec> {
     let others: Vec<_> = others.into_iter().filter(|unit| !unit.is_initial()).collect();
     let is_one_entry = others.windows(2).all(|pair| pair[0].spec.entry == pair[1].spec.entry);

@@ -4,9 +4,9 @@
 //! last run had:
 //!
 //! 1. [`LastRun::read`] puts the units into the table of routes. Then each handler is opened, and
-//!    [`Router::open`](crate::delivery::router::Router::open) compares its route with the units that it had joined. The differences
-//!    are moves, as in a reload.
-//! 2. [`Conductor::restore`] recreates the units. They make these moves before they start, from their saved objects. So a move is
+//!    [`Router::open`](crate::delivery::router::Router::open) compares its route with the units that it was attached to. The differences
+//!    are attachments, as in a reload.
+//! 2. [`Conductor::restore`] recreates the units. They make these attachments before they start, from their saved objects. So an attachment is
 //!    made even if the API server cannot be reached, or if the unit is replaced and never starts.
 //! 3. After the first discovery, the units that differ from the plan are replaced or retired, as in a reload.
 //!
@@ -35,7 +35,7 @@ use crate::{
     indexer::FirstList,
     informer::Seed,
     journal::{
-        Journal, Move, UnitId,
+        Attachment, Journal, UnitId,
         store::{Recovered, StoreError, StoredUnit},
     },
     mutex::lock,
@@ -125,8 +125,8 @@ pub(crate) fn surviving(heirs: &[Heir]) -> BTreeSet<UnitId> {
 pub(super) struct LastRun {
     /// Units that continue.
     units: Vec<(StoredUnit, Description)>,
-    /// Entries whose units each reader had joined.
-    pub(super) joined: BTreeMap<String, BTreeSet<String>>,
+    /// Entries whose units each reader was attached to.
+    pub(super) attached: BTreeMap<String, BTreeSet<String>>,
     clean: bool,
 }
 
@@ -162,10 +162,10 @@ impl LastRun {
             Some(description.spec.entry.clone())
         };
         let readers = recovered.readers.iter();
-        let joined = readers.map(|reader| (reader.name.clone(), reader.joined.iter().filter_map(entry).collect()));
-        let joined = joined.collect();
+        let attached = readers.map(|reader| (reader.name.clone(), reader.attached.iter().filter_map(entry).collect()));
+        let attached = attached.collect();
         described.retain(|(stored, _)| surviving.contains(&stored.id));
-        Self { units: described, joined, clean: recovered.clean }
+        Self { units: described, attached, clean: recovered.clean }
     }
 
     /// Returns the entries that the last run watched. Returns `None` if it had not finished its first list of any type. Then the
@@ -177,12 +177,12 @@ impl LastRun {
 }
 
 impl Conductor {
-    /// Recreates the units of the last run, before anything runs, and lets them make the moves of readers. Reads all objects, so it
-    /// blocks the thread.
+    /// Recreates the units of the last run, before anything runs, and lets them make the attachments of readers. Reads all objects,
+    /// so it blocks the thread.
     ///
     /// # Errors
     /// Fails if the objects cannot be read.
-    pub(super) fn restore(&self, last: LastRun, moves: Vec<(UnitId, Move)>) -> Result<(), String> {
+    pub(super) fn restore(&self, last: LastRun, attachments: Vec<(UnitId, Attachment)>) -> Result<(), String> {
         let journal = &self.shared.journal;
         let config = Arc::clone(&self.lock().config);
         self.lock().entries_of_last_run = last.entries();
@@ -199,10 +199,10 @@ impl Conductor {
         self.show(&state);
         let names: Vec<_> = state.types.keys().cloned().collect();
         drop(state);
-        self.queue_moves(moves);
+        self.queue_attachments(attachments);
         for name in &names {
             if let Err(why) = self.make_moves_at_rest(name) {
-                debug!(resource = %name, %why, "handlers join or leave when the journal accepts the events");
+                debug!(resource = %name, %why, "handlers are attached or detached when the journal accepts the events");
             }
         }
         if units > 0 {

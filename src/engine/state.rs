@@ -21,7 +21,7 @@ use crate::{
     discovery::{Catalog, Owned},
     indexer::siblings::Siblings,
     informer::{Informer, actor::UnitSupervisor},
-    journal::{Move, UnitId},
+    journal::{Attachment, UnitId},
     object::ResourceType,
     registry::WaitingRows,
     status::UnitState,
@@ -72,10 +72,10 @@ pub(super) struct TypeState {
     pub(super) late: bool,
     /// See [`History::settled`].
     pub(super) settled: bool,
-    /// Pending moves: readers that units still have to add or drop, in this order.
-    pub(super) moves: Vec<(UnitId, Move)>,
-    /// Moves that add readers to units. A unit makes such a move after its first list, or before it stops.
-    pub(super) arrivals: Vec<(UnitId, Move)>,
+    /// Pending attachments: readers that units still have to add or drop, in this order.
+    pub(super) attachments: Vec<(UnitId, Attachment)>,
+    /// Attachments that add readers to units. A unit makes such an attachment after its first list, or before it stops.
+    pub(super) after_first_list: Vec<(UnitId, Attachment)>,
     /// State that the units share. It decides when the type is synced.
     pub(super) siblings: Arc<Siblings>,
 }

@@ -19,7 +19,7 @@ use tracing::{debug, error};
 use super::{Transaction, index_func::IndexFunc, store::IndexExists, writer::IndexerWriter};
 use crate::{
     delta_fifo::messages::{Apply, Repacked},
-    journal::{AppendError, Move},
+    journal::{AppendError, Attachment},
     supervisor::child::Heartbeat,
 };
 
@@ -42,12 +42,12 @@ pub enum AddIndexersError {
     NotRunning,
 }
 
-/// Makes a journal reader join or leave the unit, between two batches (S-5, S-7). The reader gets one record for each cached
-/// object. A reader that joins gets no records if it wants none, or if the cache keeps no bodies. The answer comes after the
+/// Attaches a journal reader to the unit, or detaches it, between two batches (S-5, S-7). The reader gets one record for each cached
+/// object. A reader that is attached gets no records if it wants none, or if the cache keeps no bodies. The answer comes after the
 /// records are released. After an error, nothing was appended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<(), AppendError>")]
-pub struct MoveReader(pub Move);
+pub struct AttachReader(pub Attachment);
 
 /// Ends the indexer.
 #[derive(Clone, Copy, Debug, Message)]
@@ -144,11 +144,11 @@ impl Handler<AddIndexers> for IndexerActor {
     }
 }
 
-impl Handler<MoveReader> for IndexerActor {
+impl Handler<AttachReader> for IndexerActor {
     type Result = Result<(), AppendError>;
 
-    fn handle(&mut self, MoveReader(asked): MoveReader, _ctx: &mut Self::Context) -> Self::Result {
-        self.writer.move_reader(asked)
+    fn handle(&mut self, AttachReader(asked): AttachReader, _ctx: &mut Self::Context) -> Self::Result {
+        self.writer.attach_reader(asked)
     }
 }
 

@@ -62,7 +62,7 @@ pub struct Meta {
     /// Size of the objects in memory, as the sum of [`Object::size_bytes`].
     pub bytes: u64,
     /// Journal position up to which the cache contains the records of the unit; zero before the first record.
-    pub place: u64,
+    pub position: u64,
     /// Number of panics in index functions since the store was created (I-8).
     pub index_failures: u64,
     /// Indexes; the id of an index is its position.
@@ -471,8 +471,8 @@ impl<H: KeyHasher> EvmapStore<H> {
 
     /// Stages the journal position up to which the store has the records of the unit. A position lower than the current one has no
     /// effect.
-    pub fn reach_place(&mut self, place: u64) {
-        self.meta.place = self.meta.place.max(place);
+    pub fn reach_position(&mut self, position: u64) {
+        self.meta.position = self.meta.position.max(position);
     }
 
     /// Stages new indexes over all objects (I-7). Adds none if one of the names exists.

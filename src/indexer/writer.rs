@@ -5,11 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tracing::info;
 
-use super::{Indexer, Transaction, crossing, siblings::Siblings, slot::IndexerLease, view};
+use super::{Indexer, Transaction, attachment_changes, siblings::Siblings, slot::IndexerLease, view};
 use crate::{
     change::Change,
     delta_fifo::Deltas,
-    journal::{AppendError, Journal, Move, Ticket, UnitId},
+    journal::{AppendError, Attachment, Journal, Ticket, UnitId},
     object::Object,
     status::UnitStatus,
     supervisor::fault::{Fault, Moment},
@@ -36,7 +36,7 @@ pub(crate) fn finish(
 ) {
     if let (Some(transaction), Some(ticket)) = (in_flight, ticket) {
         indexer.commit(transaction);
-        indexer.store.reach_place(ticket.last.0);
+        indexer.store.reach_position(ticket.last.0);
         indexer.publish();
         observe(indexer, &transaction.changes, status);
         info!(changes = transaction.changes.len(), "applied the batch that was journaled before the restart");
@@ -91,7 +91,7 @@ impl IndexerWriter {
         self.strike(Moment::BeforePublish);
         let indexer = self.lease.indexer();
         indexer.commit(&transaction);
-        indexer.store.reach_place(ticket.last.0);
+        indexer.store.reach_position(ticket.last.0);
         indexer.publish();
         self.strike(Moment::BeforeRelease);
         self.journal.release(ticket);
@@ -121,11 +121,11 @@ impl IndexerWriter {
         })
     }
 
-    /// Appends, in the order of keys, one record per cached object for a reader that joins or leaves.
-    pub(super) fn move_reader(&self, moved: Move) -> Result<(), AppendError> {
+    /// Appends, in the order of keys, one record per cached object for a reader that is attached or detached.
+    pub(super) fn attach_reader(&self, moved: Attachment) -> Result<(), AppendError> {
         let indexer = self.lease.get();
-        let changes = crossing(moved.kind, &indexer.options.keep, || indexer.objects());
-        self.journal.cross(moved, self.unit, self.epoch, &changes, Timestamp::now())
+        let changes = attachment_changes(moved.kind, &indexer.options.keep, || indexer.objects());
+        self.journal.attach(moved, self.unit, self.epoch, &changes, Timestamp::now())
     }
 
     /// Replaces cached objects with `forms`, other encodings of the same states, for instance packed.

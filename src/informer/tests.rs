@@ -12,10 +12,10 @@ use actix::{Actor as _, System};
 use super::{testing::options, *};
 use crate::{
     change::Cause,
-    indexer::{Retirement, actor::MoveReader, retirement},
+    indexer::{Retirement, actor::AttachReader, retirement},
     informer::actor::{RunningIndexer, Sabotage, StopUnit, UnitSupervisor},
     journal::{
-        Bounds, ChangeKind, ChangeSet, Interest, Move, MoveKind, ReaderId, ReaderOptions, Record, Sequence,
+        Attachment, AttachmentKind, Bounds, ChangeKind, ChangeSet, Interest, ReaderId, ReaderOptions, Record, Sequence,
         UnitInterest,
     },
     list_watch::{Failure, Status, WatchEvent, transform::Transform},
@@ -77,9 +77,9 @@ fn config_maps() -> Arc<ResourceType> {
     })
 }
 
-/// Returns the options of a reader of all units, which may have to join them first.
-fn everything(joins: bool) -> ReaderOptions {
-    let units = (0..8).map(|unit| (UnitId(unit), UnitInterest { joins, resync_every: 1 })).collect();
+/// Returns the options of a reader of all units, which may have to be attached to them first.
+fn everything(attaches: bool) -> ReaderOptions {
+    let units = (0..8).map(|unit| (UnitId(unit), UnitInterest { attaches, resync_every: 1 })).collect();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
     ReaderOptions { bounds, interest: Interest { units, changes: ChangeSet::ALL, filter: None }, name: None }
 }
@@ -142,7 +142,7 @@ impl Bench {
 
     /// Waits until the indexer answers messages. Moving a reader that already sees the unit has no effect.
     async fn running(&self, supervisor: &actix::Addr<UnitSupervisor>) {
-        moved(supervisor, self.reader, MoveKind::Join(None)).await;
+        moved(supervisor, self.reader, AttachmentKind::Attach(None)).await;
     }
 
     fn records(&self) -> Vec<Record> {
@@ -200,11 +200,11 @@ fn successor_of_hung_indexer_keeps_position_of_cache() {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["a", "b"]));
         let unit = bench.ran(&server, options()).await;
         let before = unit.meta();
-        assert!(before.place > 0);
+        assert!(before.position > 0);
         let hung = unit.slot.load().lease().expect("no actor runs");
         unit.take_over(100, &bench.shared.journal);
         let after = unit.meta();
-        assert_eq!((after.generation, after.place), (before.generation + 1, before.place));
+        assert_eq!((after.generation, after.position), (before.generation + 1, before.position));
         drop(hung);
     });
 }
@@ -601,7 +601,7 @@ fn stopped_unit_moves_no_reader() {
     });
 }
 
-/// Reader that joined late, with the state that follows from its records.
+/// Reader that was attached late, with the state that follows from its records.
 struct Late {
     reader: ReaderId,
     state: BTreeMap<String, String>,
@@ -639,11 +639,11 @@ impl Late {
     }
 }
 
-async fn moved(supervisor: &actix::Addr<UnitSupervisor>, reader: ReaderId, kind: MoveKind) {
+async fn moved(supervisor: &actix::Addr<UnitSupervisor>, reader: ReaderId, kind: AttachmentKind) {
     loop {
         let indexer = supervisor.send(RunningIndexer).await.unwrap();
         if let Some(indexer) = indexer
-            && let Ok(Ok(())) = indexer.send(MoveReader(Move { reader, kind })).await
+            && let Ok(Ok(())) = indexer.send(AttachReader(Attachment { reader, kind })).await
         {
             return;
         }
@@ -684,14 +684,14 @@ fn moving_readers_miss_and_repeat_nothing() {
         let mut readers: Vec<Late> = Vec::new();
         for round in 0..60 {
             let reader = journal.open_reader(everything(true)).unwrap();
-            moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await;
+            moved(&supervisor, reader, AttachmentKind::Attach(Some(Cause::Replay))).await;
             if round % 3 == 0 {
-                moved(&supervisor, reader, MoveKind::Join(Some(Cause::Replay))).await; // as after a lost answer
+                moved(&supervisor, reader, AttachmentKind::Attach(Some(Cause::Replay))).await; // as after a lost answer
             }
             readers.push(Late { reader, state: BTreeMap::new(), left: false });
             if round % 4 == 1 {
                 let late = &mut readers[round / 2];
-                moved(&supervisor, late.reader, MoveKind::Leave).await;
+                moved(&supervisor, late.reader, AttachmentKind::Detach).await;
                 late.left = true;
             }
             if round % 15 == 14 {
@@ -731,9 +731,9 @@ fn late_reader_gets_each_object_once_by_key() {
     run(async {
         let (bench, server) = (Bench::new(), FakeApiServer::with_objects(&["b", "a"]));
         let journal = &bench.shared.journal;
-        let joined = |supervisor: actix::Addr<UnitSupervisor>, cause| async move {
+        let attached = |supervisor: actix::Addr<UnitSupervisor>, cause| async move {
             let reader = journal.open_reader(everything(true)).unwrap();
-            moved(&supervisor, reader, MoveKind::Join(cause)).await;
+            moved(&supervisor, reader, AttachmentKind::Attach(cause)).await;
             reader
         };
         let seen = |reader| {
@@ -742,21 +742,21 @@ fn late_reader_gets_each_object_once_by_key() {
         };
         let (unit, supervisor) = bench.start(0, &server, options(), None);
         until("synced", || unit.meta().synced).await;
-        let replayed = joined(supervisor.clone(), Some(Cause::Replay)).await;
-        let silent = joined(supervisor.clone(), None).await;
+        let replayed = attached(supervisor.clone(), Some(Cause::Replay)).await;
+        let silent = attached(supervisor.clone(), None).await;
         assert_eq!((seen(replayed).as_str(), seen(silent).as_str()), ("+a102 Replay, +b101 Replay", ""));
         server.change(|collection| collection.put("a"));
         until("updated", || unit.status.view().resource_version == "103").await;
         assert_eq!((seen(replayed).as_str(), seen(silent).as_str()), ("a102>a103 Watch", "a102>a103 Watch"));
-        moved(&supervisor, replayed, MoveKind::Leave).await;
+        moved(&supervisor, replayed, AttachmentKind::Detach).await;
         assert_eq!(seen(replayed), "xa103 Reload, xb101 Reload");
         supervisor.send(StopUnit).await.unwrap();
 
         let (unit, supervisor) = bench.start(1, &server, stubs(), None);
         until("synced", || unit.meta().synced).await;
-        let reader = joined(supervisor.clone(), Some(Cause::Replay)).await;
+        let reader = attached(supervisor.clone(), Some(Cause::Replay)).await;
         assert_eq!(seen(reader), "", "a cache without bodies has nothing to show");
-        moved(&supervisor, reader, MoveKind::Leave).await;
+        moved(&supervisor, reader, AttachmentKind::Detach).await;
         assert_eq!(seen(reader), "1:xa103 Reload, 1:xb101 Reload");
         supervisor.send(StopUnit).await.unwrap();
     });

@@ -32,8 +32,8 @@ pub(super) struct Row {
 /// Data of one record: the last waiting record of an object (in [`Lanes`]), or the next record (in a [`Row`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tail {
-    pub(super) place: u64,
-    /// Position at which this record's object was appended. It is above `place` if the record got a newer object and kept its own
+    pub(super) position: u64,
+    /// Position at which this record's object was appended. It is above `position` if the record got a newer object and kept its own
     /// position.
     pub(super) last: u64,
     /// Hash of the uid.
@@ -65,8 +65,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    fn of(place: u64) -> Self {
-        Self { shape: place, object: place, old: place }
+    fn of(position: u64) -> Self {
+        Self { shape: position, object: position, old: position }
     }
 }
 
@@ -80,20 +80,20 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    fn supersede(&mut self, place: u64) {
-        self.drafts.remove(&place);
-        self.superseded.insert(place);
+    fn supersede(&mut self, position: u64) {
+        self.drafts.remove(&position);
+        self.superseded.insert(position);
     }
 
-    fn draft(&self, place: u64) -> Draft {
-        self.drafts.get(&place).copied().unwrap_or(Draft::of(place))
+    fn draft(&self, position: u64) -> Draft {
+        self.drafts.get(&position).copied().unwrap_or(Draft::of(position))
     }
 }
 
 /// The deletion or removal that preceded a re-add of the object.
 #[derive(Clone, Copy, Debug)]
 struct End {
-    place: u64,
+    position: u64,
     kind: ChangeKind,
 }
 
@@ -111,8 +111,8 @@ impl Lanes {
     /// Notes a waiting record: as the last one of its object, or as the last `Synced`. Call it in the order of positions.
     pub(super) fn note(&mut self, row: &Row) {
         if row.tail.kind == ChangeKind::Synced {
-            self.synced = self.synced.max(row.tail.place);
-        } else if self.tails.get(&row.lane).is_none_or(|tail| tail.last < row.tail.place) {
+            self.synced = self.synced.max(row.tail.position);
+        } else if self.tails.get(&row.lane).is_none_or(|tail| tail.last < row.tail.position) {
             self.append(row);
         }
     }
@@ -122,12 +122,13 @@ impl Lanes {
     pub(super) fn plan(&mut self, rows: &[Row], may_merge: impl Fn(u64) -> bool, shown: u64) -> Plan {
         let mut plan = Plan::default();
         for row in rows {
-            plan.drafts.insert(row.tail.place, Draft::of(row.tail.place));
+            plan.drafts.insert(row.tail.position, Draft::of(row.tail.position));
             match self.tails.get(&row.lane).copied().filter(|_| row.tail.kind != ChangeKind::Synced) {
                 // A replayed record may be older than the waiting one.
-                Some(tail) if tail.last >= row.tail.place => {}
-                Some(tail) if may_merge(tail.place) && may_merge(row.tail.place) => {
-                    let effect = if tail.kind == ChangeKind::Added && tail.place <= shown && !is_gone(row.tail.kind) {
+                Some(tail) if tail.last >= row.tail.position => {}
+                Some(tail) if may_merge(tail.position) && may_merge(row.tail.position) => {
+                    let effect = if tail.kind == ChangeKind::Added && tail.position <= shown && !is_gone(row.tail.kind)
+                    {
                         Effect::Both
                     } else {
                         self.effect(&tail, row)
@@ -141,34 +142,34 @@ impl Lanes {
     }
 
     fn follow(&mut self, tail: Tail, effect: Effect, row: &Row, may_merge: &impl Fn(u64) -> bool, plan: &mut Plan) {
-        let draft = plan.draft(tail.place);
-        let moved = Tail { place: row.tail.place, last: row.tail.place, state: row.tail.state, ..tail };
+        let draft = plan.draft(tail.position);
+        let moved = Tail { position: row.tail.position, last: row.tail.position, state: row.tail.state, ..tail };
         match effect {
             Effect::Both => {
-                let end = self.ends.get(&row.lane).filter(|end| may_merge(end.place) && tail.uid == row.tail.uid);
+                let end = self.ends.get(&row.lane).filter(|end| may_merge(end.position) && tail.uid == row.tail.uid);
                 if let Some(end) = end.filter(|end| folds([end.kind, tail.kind, row.tail.kind])) {
-                    plan.supersede(end.place);
-                    plan.supersede(tail.place);
+                    plan.supersede(end.position);
+                    plan.supersede(tail.position);
                 }
                 self.append(row);
             }
             Effect::Next => {
-                plan.supersede(tail.place);
+                plan.supersede(tail.position);
                 self.ends.remove(&row.lane);
                 self.tails.insert(row.lane, row.tail);
             }
             Effect::Move | Effect::Join => {
-                plan.supersede(tail.place);
-                let shape = if effect == Effect::Move { draft.shape } else { row.tail.place };
-                plan.drafts.insert(row.tail.place, Draft { shape, object: row.tail.place, old: draft.old });
+                plan.supersede(tail.position);
+                let shape = if effect == Effect::Move { draft.shape } else { row.tail.position };
+                plan.drafts.insert(row.tail.position, Draft { shape, object: row.tail.position, old: draft.old });
                 self.tails.insert(row.lane, moved);
             }
             Effect::Refresh => {
-                plan.supersede(row.tail.place);
-                plan.drafts.insert(tail.place, Draft { object: row.tail.place, ..draft });
-                self.tails.insert(row.lane, Tail { place: tail.place, ..moved });
+                plan.supersede(row.tail.position);
+                plan.drafts.insert(tail.position, Draft { object: row.tail.position, ..draft });
+                self.tails.insert(row.lane, Tail { position: tail.position, ..moved });
             }
-            Effect::Waiting => plan.supersede(row.tail.place),
+            Effect::Waiting => plan.supersede(row.tail.position),
         }
     }
 
@@ -182,7 +183,7 @@ impl Lanes {
         } else {
             Shows::SameBody
         };
-        let keeps_position = tail.keeps_its_place || tail.place < self.synced;
+        let keeps_position = tail.keeps_its_place || tail.position < self.synced;
         let waiting = Waiting { kind: tail.kind, recreated: tail.recreated, keeps_position };
         coalesce(waiting, Next { kind: row.tail.kind, is_wanted: true, shows })
     }
@@ -191,7 +192,7 @@ impl Lanes {
         let before = self.tails.insert(row.lane, row.tail);
         match before {
             Some(end) if row.tail.kind == ChangeKind::Added && is_gone(end.kind) && end.uid == row.tail.uid => {
-                let end = End { place: end.place, kind: end.kind };
+                let end = End { position: end.position, kind: end.kind };
                 self.ends.insert(row.lane, end);
             }
             _ => drop(self.ends.remove(&row.lane)),

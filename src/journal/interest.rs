@@ -25,10 +25,10 @@ pub struct Interest {
 /// Interest of a reader in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitInterest {
-    /// Set when the reader sees the unit only after a join ([`Journal::cross`]). Has no effect if the reader sees the unit already,
-    /// or if the reader's previous interest contains the unit. Must be set while a join is pending, unless the previous
-    /// interest contains the unit.
-    pub joins: bool,
+    /// Set when the reader sees the unit only once it is attached ([`Journal::attach`]). Has no effect if the reader sees the unit
+    /// already, or if the reader's previous interest contains the unit. Must be set while an attachment is pending, unless the
+    /// previous interest contains the unit.
+    pub attaches: bool,
     /// The reader gets every nth resync; 0 means none (S-11).
     pub resync_every: u32,
 }
@@ -48,11 +48,11 @@ pub(super) fn wants(
 }
 
 /// Returns true if a reader sees the records of a kind that a unit appends for all readers. `is_joined` tells whether the reader has
-/// joined a unit.
-pub(super) fn sees(kind: ChangeKind, unit: &JournalUnit, units: &Units, is_joined: impl Fn(UnitId) -> bool) -> bool {
+/// been attached to a unit.
+pub(super) fn sees(kind: ChangeKind, unit: &JournalUnit, units: &Units, is_attached: impl Fn(UnitId) -> bool) -> bool {
     if kind != ChangeKind::Synced {
-        return is_joined(unit.id);
+        return is_attached(unit.id);
     }
     // A `Synced` concerns the whole type, not only the unit that reports it.
-    units.values().any(|of| of.terms.resource == unit.terms.resource && is_joined(of.id))
+    units.values().any(|of| of.terms.resource == unit.terms.resource && is_attached(of.id))
 }

@@ -1,7 +1,7 @@
 //! Core of the journal: appends that are not visible yet, and the readers.
 //!
 //! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy of a durable batch in
-//! memory. So a record that waits for one reader uses no memory of other readers (I5, I7). Joins and leaves are batches too, so
+//! memory. So a record that waits for one reader uses no memory of other readers (I5, I7). Attachments are batches too, so
 //! each takes effect after all earlier batches.
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are
@@ -36,7 +36,7 @@ pub(crate) struct MemoryJournal {
     #[educe(Default = 1)]
     next: u64,
     /// Released watermark: all records up to here are visible.
-    mark: u64,
+    released: Sequence,
     /// Batches above the watermark, in append order.
     pending: VecDeque<Batch>,
     units: Units,
@@ -57,8 +57,8 @@ pub(crate) struct MemoryJournal {
     /// Readers of the last run that were not opened again.
     pub(super) dormant: BTreeMap<Box<str>, StoredReader>,
     /// Position before which no record is kept.
-    #[educe(Default = 1)]
-    kept_from: u64,
+    #[educe(Default = Sequence(1))]
+    kept_from: Sequence,
     pub(crate) timeline: Timeline,
 }
 
@@ -93,11 +93,11 @@ enum Turn {
     /// Readers that see the unit get the records.
     Show,
     /// One reader gets the records, and starts or stops seeing the unit.
-    Cross {
+    Attachment {
         reader: ReaderId,
-        /// `Some(n)` for a join: the reader gets every nth resync of the unit, unless a later interest sets another number. `None`
-        /// for a leave.
-        join: Option<u32>,
+        /// `Some(n)` to attach: the reader gets every nth resync of the unit, unless a later interest sets another number. `None`
+        /// to detach.
+        attach: Option<u32>,
     },
     /// First state of the unit. No reader gets the records.
     Seed,
@@ -115,10 +115,10 @@ impl MemoryJournal {
         let dormant = recovered.readers.iter().map(|reader| (reader.name.as_str().into(), reader.clone()));
         let mut journal = Self {
             next: last + 1,
-            mark: last,
+            released: Sequence(last),
             fsync: Some(fsync),
             dormant: dormant.collect(),
-            kept_from: recovered.first.0,
+            kept_from: recovered.first,
             timeline: Timeline::restored(
                 &recovered.timeline,
                 &recovered.tail,
@@ -186,23 +186,23 @@ impl MemoryJournal {
         self.push((unit, version), changes, now_micros, Turn::Seed)
     }
 
-    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `joins` is set, and
-    /// otherwise stops seeing it. Returns `None`, and appends nothing, if the reader is closed or [needs no change](Self::crosses).
-    /// With a store, the caller must otherwise call [`Self::written`] or [`Self::take_back`].
-    pub(crate) fn cross(
+    /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `attaches` is set, and
+    /// otherwise stops seeing it. Returns `None`, and appends nothing, if the reader is closed or [needs no
+    /// change](Self::changes_view). With a store, the caller must otherwise call [`Self::written`] or [`Self::take_back`].
+    pub(crate) fn attach(
         &mut self,
-        (reader, joins): (ReaderId, bool),
+        (reader, attaches): (ReaderId, bool),
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
         now_micros: i64,
     ) -> Result<Option<Ticket>, Fenced> {
         self.check_epoch(unit, epoch)?;
-        let Some(open) = self.readers.get(&reader).filter(|_| self.crosses((reader, joins), unit)) else {
+        let Some(open) = self.readers.get(&reader).filter(|_| self.changes_view((reader, attaches), unit)) else {
             return Ok(None);
         };
-        let join = joins.then(|| open.resync_every(unit));
-        Ok(Some(self.push((unit, None), changes, now_micros, Turn::Cross { reader, join })))
+        let attach = attaches.then(|| open.resync_every(unit));
+        Ok(Some(self.push((unit, None), changes, now_micros, Turn::Attachment { reader, attach })))
     }
 
     fn push(
@@ -226,7 +226,7 @@ impl MemoryJournal {
         let (is_empty, is_stored) = (records.is_empty(), self.is_stored());
         if !is_empty && is_stored {
             let only = match turn {
-                Turn::Cross { reader, .. } => Some(self.address(reader)),
+                Turn::Attachment { reader, .. } => Some(self.address(reader)),
                 Turn::Seed => Some(NOBODY.into()),
                 _ => None,
             };
@@ -245,15 +245,15 @@ impl MemoryJournal {
         ticket
     }
 
-    /// Returns true if a join or leave changes what an open reader sees, once its pending ones are visible. Records of one without
+    /// Returns true if an attachment changes what an open reader sees, once its pending ones are visible. Records of one without
     /// an effect would reach the reader after a crash.
-    pub(crate) fn crosses(&self, (reader, joins): (ReaderId, bool), unit: UnitId) -> bool {
+    pub(crate) fn changes_view(&self, (reader, attaches): (ReaderId, bool), unit: UnitId) -> bool {
         let pending = self.pending.iter().rev().find_map(|batch| match batch.turn {
-            Turn::Cross { reader: of, join } if of == reader && batch.unit == unit => Some(join.is_some()),
+            Turn::Attachment { reader: of, attach } if of == reader && batch.unit == unit => Some(attach.is_some()),
             _ => None,
         });
         let sees = || self.readers.get(&reader).is_some_and(|reader| reader.sees(unit));
-        pending.unwrap_or_else(sees) != joins
+        pending.unwrap_or_else(sees) != attaches
     }
 
     /// Calls `act`, which may make batches due, and makes all due batches visible. Returns the readers to wake.
@@ -331,7 +331,7 @@ impl MemoryJournal {
 
     /// Returns the released watermark.
     pub(crate) fn released(&self) -> Sequence {
-        Sequence(self.mark)
+        self.released
     }
 
     pub(crate) fn last(&self) -> Sequence {
@@ -348,7 +348,7 @@ impl MemoryJournal {
         while let Some(batch) = self.pending.pop_front_if(is_due) {
             self.hand_out(&batch, &mut woken);
         }
-        self.mark = self.pending.front().map_or(self.next, |batch| batch.ticket.first.0) - 1;
+        self.released = Sequence(self.pending.front().map_or(self.next, |batch| batch.ticket.first.0) - 1);
         woken
     }
 
@@ -379,9 +379,9 @@ impl MemoryJournal {
                 unit.retired = true;
                 return self.readers.values_mut().for_each(|reader| reader.forget_unit(batch.unit, None));
             }
-            Turn::Cross { reader: id, join } => {
+            Turn::Attachment { reader: id, attach } => {
                 let Some(reader) = self.readers.get_mut(&id) else { return };
-                if reader.cross(join, &batch.records, batch.ticket.last, unit) {
+                if reader.attach(attach, &batch.records, batch.ticket.last, unit) {
                     wake(id);
                 }
                 return;
@@ -420,7 +420,7 @@ impl MemoryJournal {
             self.fsync != Some(Fsync::Group) || self.released() <= self.durable(),
             "nothing above the durable mark"
         );
-        assert!(self.mark < self.next);
+        assert!(self.released.0 < self.next);
         for (id, reader) in &self.readers {
             let stats = reader.stats(self.released());
             let sum = stats.acknowledged + stats.in_flight + stats.queued + stats.coalesced + stats.dropped;

@@ -30,8 +30,8 @@ enum Op {
     Read { reader: usize, events: usize, bytes: usize },
     Ack { reader: usize, part: u8 },
     Rewind { reader: usize },
-    Join { reader: usize, unit: u32, silent: bool },
-    Leave { reader: usize, unit: u32 },
+    Attach { reader: usize, unit: u32, silent: bool },
+    Detach { reader: usize, unit: u32 },
     Resync { unit: u32 },
     Succeed { unit: u32 },
 }
@@ -47,8 +47,8 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (reading(), 1..6_usize, 1..2000_usize).prop_map(|(reader, events, bytes)| Op::Read { reader, events, bytes }),
         4 => (reading(), any::<u8>()).prop_map(|(reader, part)| Op::Ack { reader, part }),
         1 => reading().prop_map(|reader| Op::Rewind { reader }),
-        2 => (0..READERS, 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Join { reader, unit, silent }),
-        1 => (0..READERS, 0..UNITS).prop_map(|(reader, unit)| Op::Leave { reader, unit }),
+        2 => (0..READERS, 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Attach { reader, unit, silent }),
+        1 => (0..READERS, 0..UNITS).prop_map(|(reader, unit)| Op::Detach { reader, unit }),
         1 => (0..UNITS).prop_map(|unit| Op::Resync { unit }),
         1 => (0..UNITS).prop_map(|unit| Op::Succeed { unit }),
     ]
@@ -127,7 +127,7 @@ fn told(refreshed: &BTreeMap<u64, u64>, (uid, mut version): (String, u64)) -> (S
     (uid, version)
 }
 
-/// Object that a reader joined without a record: unit and name, position of the join, uid and version.
+/// Object that a reader was attached to without a record: unit and name, position of the attachment, uid and version.
 type Assumed = ((u32, String), u64, (String, u64));
 
 /// Knowledge of the consumer of one reader.
@@ -138,7 +138,7 @@ struct Consumer {
     in_flight: Vec<Record>,
     again: Vec<u64>,
     last: u64,
-    /// Objects of units that it joined without records.
+    /// Objects of units that it was attached to without records.
     assumed: Vec<Assumed>,
     /// Objects with a lost record. Nothing is guaranteed for them.
     lossy: BTreeSet<(u32, String)>,
@@ -147,9 +147,9 @@ struct Consumer {
     handled: BTreeSet<String>,
     /// Units that it sees, in the order of the journal.
     sees: BTreeSet<u32>,
-    /// Units that it must still join.
+    /// Units that it must still be attached to.
     awaits: BTreeSet<u32>,
-    /// Uids that it gets with its join, by unit.
+    /// Uids that it gets when it is attached, by unit.
     begins_with: BTreeMap<u32, Vec<(usize, String)>>,
     /// Records that it must get, or whose loss must be reported.
     wanted: BTreeSet<u64>,
@@ -247,7 +247,7 @@ struct Hits {
     crashed: u64,
     rewound: u64,
     held_back: u64,
-    joined: u64,
+    attached: u64,
     left: u64,
     rounds_skipped: u64,
     rounds: u64,
@@ -288,7 +288,7 @@ impl Run {
         let size = pod("a", "0a100", 100).size_bytes();
         let changes = ChangeSet::ADDED.with(ChangeSet::UPDATED).with(ChangeSet::RESYNC);
         let every = |resync_every| {
-            let seen = UnitInterest { joins: false, resync_every };
+            let seen = UnitInterest { attaches: false, resync_every };
             let units = (0..UNITS).map(|unit| (UnitId(unit), seen)).collect();
             Interest { units, changes: ChangeSet::ALL, filter: None }
         };
@@ -368,51 +368,51 @@ impl Run {
         ticket
     }
 
-    /// Makes a reader join or leave, between two batches of the unit.
-    fn cross(&mut self, reader: usize, unit: u32, leaves: bool, silent: bool) {
+    /// Attaches a reader, or detaches it, between two batches of the unit.
+    fn attach(&mut self, reader: usize, unit: u32, detaches: bool, silent: bool) {
         self.release(unit);
         let all = self.world.objects.iter().filter(|((of, _), _)| *of == unit);
         let all: Vec<_> = all.map(|((_, name), (uid, version))| (*name, uid.clone(), *version)).collect();
         let change = |(name, uid, version): &(usize, String, u64)| {
             let object = pod(NAMES[*name], uid, *version);
-            if leaves {
+            if detaches {
                 Change::Removed { object, cause: Cause::Reload }
             } else {
                 Change::Added { object, cause: Cause::Replay }
             }
         };
-        let changes: Vec<_> = all.iter().filter(|_| leaves || !silent).map(change).collect();
+        let changes: Vec<_> = all.iter().filter(|_| detaches || !silent).map(change).collect();
         let first = self.journal.last().0 + 1;
-        if !leaves {
+        if !detaches {
             self.take_interest(reader);
         }
         let (id, consumer, interest, _) = &mut self.readers[reader];
         let at_work = self.at_work[unit as usize];
-        let crosses = consumer.sees.contains(&unit) == leaves;
-        if leaves {
+        let changes_view = consumer.sees.contains(&unit) == detaches;
+        if detaches {
             let epoch = self.epoch;
-            self.journal.advance(|journal| journal.cross((*id, false), at_work, epoch, &changes, 1)).0.unwrap();
+            self.journal.advance(|journal| journal.attach((*id, false), at_work, epoch, &changes, 1)).0.unwrap();
             consumer.sees.remove(&unit);
             consumer.begins_with.remove(&unit);
-            self.hits.left += u64::from(crosses);
+            self.hits.left += u64::from(changes_view);
             consumer.awaits.insert(unit);
         } else {
             let epoch = self.epoch;
-            self.journal.advance(|journal| journal.cross((*id, true), at_work, epoch, &changes, 1)).0.unwrap();
-            self.hits.joined += u64::from(crosses);
+            self.journal.advance(|journal| journal.attach((*id, true), at_work, epoch, &changes, 1)).0.unwrap();
+            self.hits.attached += u64::from(changes_view);
             consumer.awaits.remove(&unit);
-            if crosses {
+            if changes_view {
                 consumer.sees.insert(unit);
                 let begins =
                     if silent { Vec::new() } else { all.iter().map(|(n, uid, _)| (*n, uid.clone())).collect() };
                 consumer.begins_with.insert(unit, begins);
             }
-            for (name, uid, version) in all.into_iter().filter(|_| silent && crosses) {
+            for (name, uid, version) in all.into_iter().filter(|_| silent && changes_view) {
                 let key = (unit, NAMES[name].to_owned());
                 consumer.assumed.push((key, self.journal.last().0, (uid, version)));
             }
         }
-        if crosses {
+        if changes_view {
             for (sequence, change) in (first..).zip(&changes).filter(|(_, change)| interest.changes.contains(change)) {
                 consumer.note(sequence, unit, change, reader >= FILTERED);
             }
@@ -442,14 +442,14 @@ impl Run {
         }
     }
 
-    /// Makes a reader interested in all units. It must join those that it does not see.
+    /// Makes a reader interested in all units. It must be attached to those that it does not see.
     fn take_interest(&mut self, reader: usize) {
         let (id, consumer, interest, _) = &mut self.readers[reader];
         let UnitInterest { resync_every, .. } = *interest.units.values().next().unwrap();
         consumer.awaits = (0..UNITS).filter(|unit| !consumer.sees.contains(unit)).collect();
         let wanted = self.at_work.iter().map(|unit| {
-            let joins = consumer.awaits.contains(&self.places[unit]);
-            (*unit, UnitInterest { joins, resync_every })
+            let attaches = consumer.awaits.contains(&self.places[unit]);
+            (*unit, UnitInterest { attaches, resync_every })
         });
         interest.units = wanted.collect();
         self.journal.set_interest(*id, interest);
@@ -508,8 +508,8 @@ impl Run {
                     self.world.synced.remove(unit);
                 }
             }
-            Op::Join { reader, unit, silent } => self.cross(*reader, *unit, false, *silent),
-            Op::Leave { reader, unit } => self.cross(*reader, *unit, true, false),
+            Op::Attach { reader, unit, silent } => self.attach(*reader, *unit, false, *silent),
+            Op::Detach { reader, unit } => self.attach(*reader, *unit, true, false),
             Op::Resync { unit } => self.resync(*unit),
             Op::Succeed { unit } => self.succeed(*unit),
             Op::LateAppend { unit } => {
@@ -517,7 +517,7 @@ impl Run {
                 let unit = self.at_work[*unit as usize];
                 self.journal.fence(unit, self.epoch);
                 assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], &Reached::default(), 1).is_err());
-                assert!(self.journal.cross((self.readers[0].0, true), unit, self.epoch - 1, &[synced(9)], 1).is_err());
+                assert!(self.journal.attach((self.readers[0].0, true), unit, self.epoch - 1, &[synced(9)], 1).is_err());
             }
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
             Op::Ack { reader, part } => self.ack(*reader, *part),
@@ -714,7 +714,7 @@ impl Run {
         totals.crashed += self.hits.crashed;
         totals.rewound += self.hits.rewound;
         totals.held_back += self.hits.held_back;
-        totals.joined += self.hits.joined;
+        totals.attached += self.hits.attached;
         totals.left += self.hits.left;
         totals.rounds += self.hits.rounds;
         totals.rounds_skipped += self.hits.rounds_skipped;
@@ -746,12 +746,12 @@ fn any_history_is_shown_in_order_and_bounded() {
         .unwrap();
     let hits = totals.into_inner().unwrap();
     let Hits { coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back, .. } = &hits;
-    let Hits { joined, left, rounds, rounds_skipped, succeeded, had_synced, late, .. } = &hits;
+    let Hits { attached, left, rounds, rounds_skipped, succeeded, had_synced, late, .. } = &hits;
     let Hits { filtered, filtered_and_merged, overtaken, .. } = &hits;
     for count in [coalesced, dropped, olds_given_up, withdrawn, out_of_order, crashed, rewound, held_back] {
         assert!(*count > 100, "something was hardly ever tried: {hits:?}");
     }
-    for count in [joined, left, rounds, rounds_skipped, succeeded, had_synced, late, filtered, filtered_and_merged] {
+    for count in [attached, left, rounds, rounds_skipped, succeeded, had_synced, late, filtered, filtered_and_merged] {
         assert!(*count > 100, "something was hardly ever tried: {hits:?}");
     }
     // Few records wait unjudged for long: more than a handful are judged on arrival.

@@ -43,7 +43,7 @@ impl JournalReader {
 
     /// Returns a named reader that resumes from `state`, for a journal with a store.
     pub(super) fn stored(bounds: Bounds, mut state: StoredReader, units: &Units) -> Self {
-        let interest = ReaderInterest::of_last_run(std::mem::take(&mut state.joined), units);
+        let interest = ReaderInterest::of_last_run(std::mem::take(&mut state.attached), units);
         let wanted = state.pending.len();
         let mut reader = Self::of(interest, Waiting::InStore(Box::new(InStore::new(bounds, state))));
         reader.tally.stats.wanted = wanted;

@@ -10,12 +10,12 @@ use super::{
 };
 use crate::{change::Change, object::ResourceVersion};
 
-/// Returns the records of a join or leave for a store. Without an object there is one record, a mark that its reader does not get. So
-/// every join and leave is at its place in the log. After a crash, the reader sees the records of the unit after the join and before
-/// the leave, and no others. A mark is a `Synced` with one object for a join, and with none for a leave.
-pub(crate) fn with_mark(joins: bool, changes: &[Change]) -> Cow<'_, [Change]> {
+/// Returns the records of an attachment for a store. Without an object there is one record, a mark that its reader does not get. So
+/// every attachment is at its place in the log. After a crash, the reader sees the records of the unit after it is attached and before
+/// it is detached, and no others. A mark is a `Synced` with one object to attach, and with none to detach.
+pub(crate) fn with_marker(attaches: bool, changes: &[Change]) -> Cow<'_, [Change]> {
     if changes.is_empty() {
-        let (objects, resource_version) = (u64::from(joins), ResourceVersion::default());
+        let (objects, resource_version) = (u64::from(attaches), ResourceVersion::default());
         return Cow::Owned(vec![Change::Synced { objects, resource_version }]);
     }
     Cow::Borrowed(changes)
@@ -24,7 +24,7 @@ pub(crate) fn with_mark(joins: bool, changes: &[Change]) -> Cow<'_, [Change]> {
 impl StoredReader {
     /// Adds the record of `head` to the pending records if the reader sees the unit, and `changes` contains the change.
     ///
-    /// A record that is addressed to this reader belongs to a join or leave. At that record the reader starts or stops seeing the
+    /// A record that is addressed to this reader belongs to an attachment. At that record the reader starts or stops seeing the
     /// unit. Records of resyncs are not added.
     pub(super) fn select(&mut self, head: &Head<'_>, changes: ChangeSet, units: &Units) {
         let Some(unit) = units.get(&head.unit) else { return };
@@ -33,13 +33,13 @@ impl StoredReader {
             Some(_) => {
                 let is_mark = head.kind == ChangeKind::Synced;
                 if head.kind == ChangeKind::Added || is_mark && head.objects() > 0 {
-                    self.joined.insert(head.unit);
+                    self.attached.insert(head.unit);
                 } else {
-                    self.joined.remove(&head.unit);
+                    self.attached.remove(&head.unit);
                 }
                 !is_mark
             }
-            None => sees(head.kind, unit, units, |unit| self.joined.contains(&unit)),
+            None => sees(head.kind, unit, units, |unit| self.attached.contains(&unit)),
         };
         let no_resync = |_| false;
         if sees && wants(changes, (head.kind, head.cause), unit, no_resync) {

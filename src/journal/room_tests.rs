@@ -47,7 +47,7 @@ fn reader(journal: &Journal, name: &str) -> ReaderId {
 }
 
 fn reader_with(journal: &Journal, name: &str, filter: Option<RecordFilter>) -> ReaderId {
-    let seen = UnitInterest { joins: false, resync_every: 0 };
+    let seen = UnitInterest { attaches: false, resync_every: 0 };
     let interest = Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL, filter };
     let bounds = Bounds { max_events: 16, max_bytes: 64 << 20, when_full: WhenFull::Coalesce };
     journal.open_reader(ReaderOptions { bounds, interest, name: Some(name.to_owned()) }).unwrap()

@@ -20,7 +20,7 @@ use super::{
     filter::Judged,
     memory::MemoryJournal,
     reader::Next,
-    recovery::with_mark,
+    recovery::with_marker,
     store::{Head, Recovered, StoredReader, StoredUnit},
     testing::*,
     *,
@@ -73,7 +73,7 @@ enum Op {
     Rewind {
         reader: usize,
     },
-    Cross {
+    Attachment {
         reader: usize,
         unit: u32,
         silent: bool,
@@ -87,7 +87,7 @@ enum Op {
     },
     /// A step of a compaction is planned, for the reader that needs the oldest record.
     BeginCompaction {
-        places: usize,
+        positions: usize,
     },
     /// The step is written, or reported as failed. A failed step may be on disk, and is written again.
     EndCompaction {
@@ -134,10 +134,10 @@ fn op() -> impl Strategy<Value = Op> {
         8 => (mostly_last(), any::<u8>()).prop_map(|(reader, dice)| Op::GiveUp { reader, dice }),
         6 => mostly_last().prop_map(|reader| Op::Replay { reader }),
         1 => reader().prop_map(|reader| Op::Rewind { reader }),
-        3 => (reader(), 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Cross { reader, unit, silent }),
+        3 => (reader(), 0..UNITS, any::<bool>()).prop_map(|(reader, unit, silent)| Op::Attachment { reader, unit, silent }),
         2 => any::<u8>().prop_map(|part| Op::Retain { part }),
         1 => (0..READERS - 1, 1..9_usize).prop_map(|(reader, events)| Op::SetBounds { reader, events }),
-        4 => (1..20_usize).prop_map(|places| Op::BeginCompaction { places }),
+        4 => (1..20_usize).prop_map(|positions| Op::BeginCompaction { positions }),
         8 => end().prop_map(|end| Op::EndCompaction { end }),
         1 => any::<u8>().prop_map(|cut| Op::Crash { cut }),
         1 => Just(Op::Stop),
@@ -174,9 +174,9 @@ struct Content {
 
 impl Content {
     /// Reads a record of a reader in the same way as the store.
-    fn load(&self, reader: &str, place: u64) -> Option<Record> {
-        let entry = self.entries.get(reader).and_then(|entries| entries.get(&place)).map(|(record, ..)| record);
-        entry.or_else(|| self.records.get(&place).map(|(record, _)| record)).cloned()
+    fn load(&self, reader: &str, position: u64) -> Option<Record> {
+        let entry = self.entries.get(reader).and_then(|entries| entries.get(&position)).map(|(record, ..)| record);
+        entry.or_else(|| self.records.get(&position).map(|(record, _)| record)).cloned()
     }
 
     fn apply(&mut self, write: &Write) {
@@ -188,11 +188,11 @@ impl Content {
             Write::Reader(state, saved) => {
                 self.readers.insert(state.name.clone(), (state.clone(), saved.clone()));
                 let entries = self.entries.entry(state.name.clone()).or_default();
-                entries.retain(|place, _| state.compacted.contains(*place));
+                entries.retain(|position, _| state.compacted.contains(*position));
             }
             Write::Compacted(step, state, saved) => {
                 let entries = self.entries.entry(state.name.clone()).or_default();
-                entries.retain(|place, _| !step.superseded.contains(*place));
+                entries.retain(|position, _| !step.superseded.contains(*position));
                 entries.extend(step.entries.clone());
                 self.apply(&Write::Reader(state.clone(), saved.clone()));
             }
@@ -236,8 +236,8 @@ impl Disk {
 struct Consumer {
     id: Option<ReaderId>,
     sees: BTreeSet<u32>,
-    /// First position of each join or leave.
-    crossings: Vec<(u64, u32, bool)>,
+    /// First position of each attachment.
+    attachments: Vec<(u64, u32, bool)>,
     /// All records that it ever wanted.
     wanted: BTreeSet<u64>,
     /// Records that it must be shown.
@@ -328,11 +328,11 @@ fn is_wanted(reader: usize, change: &Change) -> bool {
     changes_of(reader).contains(change) && (reader != FILTERED || ByVersions::passes(change))
 }
 
-fn options(reader: usize, joins: bool) -> ReaderOptions {
+fn options(reader: usize, attaches: bool) -> ReaderOptions {
     let size = pod("a", "a1", 1).size_bytes();
     let max_bytes = [1 << 20, size * 3, 1 << 20, size * 4, 1 << 20][reader];
     let max_events = [3, 5, 10_000, 3, 10_000][reader];
-    let seen = UnitInterest { joins, resync_every: 0 };
+    let seen = UnitInterest { attaches, resync_every: 0 };
     let units = (0..UNITS).map(|unit| (UnitId(unit), seen)).collect();
     ReaderOptions {
         bounds: Bounds { max_events, max_bytes, when_full: WhenFull::Coalesce },
@@ -462,7 +462,7 @@ impl Run {
         }
     }
 
-    fn begin_compaction(&mut self, places: usize) {
+    fn begin_compaction(&mut self, positions: usize) {
         if self.compacting.is_some() {
             return;
         }
@@ -480,20 +480,20 @@ impl Run {
             _ => Merger::scan(&entries),
         };
         let until = self.journal.released();
-        let mut held = self.journal[id].hold(places, until).unwrap();
-        assert!(self.journal[id].to_load().places.is_empty(), "nothing is read while a step is under way");
-        if let Some((filter, places)) = held.to_judge.take() {
-            let records: Vec<_> = places.iter().map(|place| content.records[place].0.clone()).collect();
+        let mut held = self.journal[id].hold(positions, until).unwrap();
+        assert!(self.journal[id].to_load().positions.is_empty(), "nothing is read while a step is under way");
+        if let Some((filter, positions)) = held.to_judge.take() {
+            let records: Vec<_> = positions.iter().map(|position| content.records[position].0.clone()).collect();
             let refused = self.journal[id].refuse(&filter.judge_all(&records));
             held.leave_out(&refused);
             self.hits.filtered_by_a_step += refused.len();
-            if held.places.is_empty() {
+            if held.positions.is_empty() {
                 self.journal[id].release();
                 self.merger = Some((number, merger));
                 return;
             }
         }
-        let step = merger.step(&held, |place| content.records.get(&place).cloned(), &entries);
+        let step = merger.step(&held, |position| content.records.get(&position).cloned(), &entries);
         assert_eq!(step.entries.keys().copied().collect::<RoaringTreemap>(), step.written, "nothing is missing");
         self.merger = Some((number, merger));
         self.compacting = Some((number, step, false));
@@ -511,8 +511,8 @@ impl Run {
         let mark = self.journal.released().0;
         let state = self.journal.compacting(id, &step.written, &step.superseded).unwrap();
         let reader = &self.readers[number];
-        let superseded = |place: &u64| step.superseded.contains(*place);
-        let open: BTreeSet<_> = reader.open(mark).into_iter().filter(|place| !superseded(place)).collect();
+        let superseded = |position: &u64| step.superseded.contains(*position);
+        let open: BTreeSet<_> = reader.open(mark).into_iter().filter(|position| !superseded(position)).collect();
         let pending: BTreeSet<_> = state.pending.iter().collect();
         assert!(open.is_subset(&pending), "{open:?} {pending:?}");
         let saved = Saved { open, given_up: reader.given_up.clone(), mark };
@@ -530,8 +530,11 @@ impl Run {
         let reader = &mut self.readers[number];
         reader.compacted = state.compacted.iter().collect();
         let open = reader.expected.len();
-        reader.expected.retain(|place| !superseded(place));
-        assert!(reader.in_flight.iter().chain(&reader.again).all(|place| !superseded(place)), "not what was read");
+        reader.expected.retain(|position| !superseded(position));
+        assert!(
+            reader.in_flight.iter().chain(&reader.again).all(|position| !superseded(position)),
+            "not what was read"
+        );
         reader.coalesced += step.superseded.len();
         self.hits.compacted += step.written.len();
         self.hits.merged += (open - reader.expected.len()) as u64;
@@ -546,34 +549,34 @@ impl Run {
         self.hits.load_overtaken += u64::from(!is_taken);
     }
 
-    /// Makes a reader join or leave, between two batches of the unit.
-    fn cross(&mut self, number: usize, unit: u32, silent: bool) {
+    /// Attaches a reader, or detaches it, between two batches of the unit.
+    fn attach(&mut self, number: usize, unit: u32, silent: bool) {
         self.write(unit, false);
         self.release(unit);
-        let joins = !self.readers[number].sees.contains(&unit);
+        let attaches = !self.readers[number].sees.contains(&unit);
         let id = self.readers[number].id.unwrap();
         self.hits.silent += u64::from(silent);
         self.hits.loud += u64::from(!silent);
         self.version += 1;
         let object = pod("a", "a0", self.version);
-        let change = if joins {
+        let change = if attaches {
             Change::Added { object, cause: Cause::Replay }
         } else {
             Change::Removed { object, cause: Cause::Reload }
         };
-        let changes = with_mark(joins, if silent { &[] } else { std::slice::from_ref(&change) });
-        let ticket = self.journal.cross((id, joins), UnitId(unit), self.epoch, &changes, 1).unwrap().unwrap();
+        let changes = with_marker(attaches, if silent { &[] } else { std::slice::from_ref(&change) });
+        let ticket = self.journal.attach((id, attaches), UnitId(unit), self.epoch, &changes, 1).unwrap().unwrap();
         let reader = &mut self.readers[number];
         if !silent && is_wanted(number, &change) {
             reader.wanted.insert(ticket.first.0);
             reader.expected.insert(ticket.first.0);
         }
-        if joins {
+        if attaches {
             reader.sees.insert(unit);
         } else {
             reader.sees.remove(&unit);
         }
-        reader.crossings.push((ticket.first.0, unit, joins));
+        reader.attachments.push((ticket.first.0, unit, attaches));
         let only = self.journal.address(id).to_string();
         let written = records(ticket, unit, &changes).into_iter().map(|record| (record, Some(only.clone())));
         self.disk.write(Write::Records(written.collect()));
@@ -586,11 +589,12 @@ impl Run {
         let id = self.readers[number].id.unwrap();
         self.end_load();
         let asked = self.journal[id].to_load();
-        if !asked.places.is_empty() {
+        if !asked.positions.is_empty() {
             self.hits.spilled += 1;
             let name = name_of(number).unwrap_or_default();
-            let found: Vec<_> = asked.places.iter().filter_map(|place| self.disk.now.load(&name, *place)).collect();
-            assert_eq!(found.len(), asked.places.len(), "nothing is removed that is waited for");
+            let found: Vec<_> =
+                asked.positions.iter().filter_map(|position| self.disk.now.load(&name, *position)).collect();
+            assert_eq!(found.len(), asked.positions.len(), "nothing is removed that is waited for");
             if events == 1 {
                 self.loading = Some((number, asked, found));
             } else {
@@ -710,7 +714,7 @@ impl Run {
             self.disk.write(Write::Remove(before));
             self.journal.set_kept_from(Sequence(before));
             for reader in &mut self.readers[..READERS - 1] {
-                reader.given_up.retain(|place| *place >= before || reader.compacted.contains(place));
+                reader.given_up.retain(|position| *position >= before || reader.compacted.contains(position));
                 let kept = reader.given_up.range(..before).count();
                 self.hits.kept_given_up += kept as u64;
                 let waits = reader.expected.first().is_some_and(|first| *first < before);
@@ -747,25 +751,30 @@ impl Run {
             reader.id = Some(id);
             self.hits.lost += reader.wanted.iter().filter(|sequence| !survives(sequence)).count() as u64;
             let before = reader.in_flight.len();
-            reader.crossings.retain(|(first, ..)| survives(first) || *first < content.first);
+            reader.attachments.retain(|(first, ..)| survives(first) || *first < content.first);
             reader.wanted.retain(|sequence| survives(sequence) || *sequence < content.first);
             reader.expected = saved.open;
             reader.expected.extend(reader.wanted.range(saved.mark + 1..));
             self.hits.shown_again += reader.in_flight.intersection(&reader.expected).count().min(before) as u64;
             reader.compacted = compacted_of(&content, &name).iter().collect();
             reader.coalesced = 0;
-            let is_kept = |place: &u64| *place >= content.first || reader.compacted.contains(place);
+            let is_kept = |position: &u64| *position >= content.first || reader.compacted.contains(position);
             reader.given_up = saved.given_up.into_iter().filter(is_kept).collect();
             reader.in_flight.clear();
             reader.again.clear();
             reader.last = 0;
-            let joined: BTreeSet<_> = self.journal[id].joined().into_iter().map(|unit| unit.0).collect();
+            let attached: BTreeSet<_> = self.journal[id].attached().into_iter().map(|unit| unit.0).collect();
             for unit in 0..UNITS {
-                let last = reader.crossings.iter().rfind(|(_, of, _)| *of == unit);
-                let is_joined = last.is_none_or(|(.., joins)| *joins);
-                assert_eq!(joined.contains(&unit), is_joined, "{number} {unit}: {:?} {joined:?}", reader.crossings);
+                let last = reader.attachments.iter().rfind(|(_, of, _)| *of == unit);
+                let is_attached = last.is_none_or(|(.., attaches)| *attaches);
+                assert_eq!(
+                    attached.contains(&unit),
+                    is_attached,
+                    "{number} {unit}: {:?} {attached:?}",
+                    reader.attachments
+                );
             }
-            reader.sees = joined;
+            reader.sees = attached;
         }
         self.save(false);
     }
@@ -787,13 +796,13 @@ impl Run {
                 self.journal[reader.id.unwrap()].rewind();
                 reader.again.append(&mut reader.in_flight);
             }
-            Op::Cross { reader, unit, silent } => self.cross(*reader, *unit, *silent),
+            Op::Attachment { reader, unit, silent } => self.attach(*reader, *unit, *silent),
             Op::Retain { part } => self.retain(*part),
             Op::SetBounds { reader, events } => {
                 let bounds = Bounds { max_events: *events, ..options(*reader, false).bounds };
                 self.journal[self.readers[*reader].id.unwrap()].set_bounds(bounds);
             }
-            Op::BeginCompaction { places } => self.begin_compaction(*places),
+            Op::BeginCompaction { positions } => self.begin_compaction(*positions),
             Op::EndCompaction { end } => self.end_compaction(*end),
             Op::Crash { cut } => {
                 self.disk.crash(usize::from(*cut));
@@ -916,7 +925,7 @@ fn compacted_of(content: &Content, name: &str) -> RoaringTreemap {
     let Some((state, _)) = content.readers.get(name) else { return RoaringTreemap::new() };
     let needed = &state.pending | &state.given_up;
     let entries = content.entries.get(name).into_iter().flat_map(|entries| entries.keys().copied());
-    entries.filter(|place| needed.contains(*place)).collect()
+    entries.filter(|position| needed.contains(*position)).collect()
 }
 
 fn restored(content: &Content, state: &StoredReader) -> StoredReader {

@@ -31,7 +31,7 @@ fn terms(unit: u32) -> UnitTerms {
 }
 
 pub(super) fn named(name: &str, bounds: Bounds) -> ReaderOptions {
-    let seen = UnitInterest { joins: false, resync_every: 0 };
+    let seen = UnitInterest { attaches: false, resync_every: 0 };
     let units = (0..2).map(|unit| (UnitId(unit), seen)).collect();
     ReaderOptions {
         bounds,
@@ -239,20 +239,20 @@ async fn joined_reader_keeps_its_unit_after_restart() {
     let dir = TempDir::new().unwrap();
     let journal = open(dir.path(), JournalOptions::default());
     let mut options = named("late", small());
-    options.interest.units.values_mut().for_each(|unit| unit.joins = true);
+    options.interest.units.values_mut().for_each(|unit| unit.attaches = true);
     let late = journal.open_reader(options.clone()).unwrap();
     let other = journal.open_reader(named("other", small())).unwrap();
     let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
-    let join = Move { reader: late, kind: MoveKind::Join(None) };
-    journal.cross(join, UnitId(0), 1, &[replay], Timestamp::UNIX_EPOCH).unwrap();
-    journal.cross(join, UnitId(1), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    let attach = Attachment { reader: late, kind: AttachmentKind::Attach(None) };
+    journal.attach(attach, UnitId(0), 1, &[replay], Timestamp::UNIX_EPOCH).unwrap();
+    journal.attach(attach, UnitId(1), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
     commit(&journal, 0, &[updated("a", "a", 1, 2)]);
     commit(&journal, 1, &[added("b", "b", 1)]);
     journal.close().unwrap();
     drop((journal, other));
     let journal = open(dir.path(), JournalOptions::default());
     let late = journal.open_reader(options).unwrap();
-    assert_eq!(journal.joined(late), [UnitId(0), UnitId(1)].into());
+    assert_eq!(journal.attached(late), [UnitId(0), UnitId(1)].into());
     assert_eq!(words(&take(&journal, late, 3).await), ["added a/1", "updated a/2<1", "added b/1"]);
     let other = journal.open_reader(named("other", small())).unwrap();
     assert_eq!(words(&take(&journal, other, 2).await), ["updated a/2<1", "added b/1"]);
@@ -264,13 +264,13 @@ async fn new_reader_gets_no_records_of_removed_one() {
     let (dir, crashed) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let journal = open(dir.path(), JournalOptions::default());
     let old = journal.open_reader(named("one", small())).unwrap();
-    // The leave stays invisible, because an earlier append is not released.
+    // The detachment stays invisible, because an earlier append is not released.
     journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
-    let leave = Move { reader: old, kind: MoveKind::Leave };
-    journal.cross(leave, UnitId(0), 1, &[removed("a", "a", 1)], Timestamp::UNIX_EPOCH).unwrap();
+    let detach = Attachment { reader: old, kind: AttachmentKind::Detach };
+    journal.attach(detach, UnitId(0), 1, &[removed("a", "a", 1)], Timestamp::UNIX_EPOCH).unwrap();
     journal.close_reader(old);
     let mut options = named("one", small());
-    options.interest.units.values_mut().for_each(|unit| unit.joins = true);
+    options.interest.units.values_mut().for_each(|unit| unit.attaches = true);
     journal.open_reader(options.clone()).unwrap();
     copy(dir.path(), crashed.path());
 
@@ -278,8 +278,8 @@ async fn new_reader_gets_no_records_of_removed_one() {
     let new = journal.open_reader(options).unwrap();
     assert_eq!(journal.stats(new).queued, 0);
     commit(&journal, 1, &[added("y", "y", 1)]);
-    let join = Move { reader: new, kind: MoveKind::Join(None) };
-    journal.cross(join, UnitId(0), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    let attach = Attachment { reader: new, kind: AttachmentKind::Attach(None) };
+    journal.attach(attach, UnitId(0), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
     commit(&journal, 0, &[added("b", "b", 1)]);
     assert_eq!(words(&take(&journal, new, 1).await), ["added b/1"]);
 }

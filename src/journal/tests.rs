@@ -301,10 +301,10 @@ async fn release_wakes_readers_without_lost_wakeup() {
     assert_eq!(journal.undelivered(one, 5).len(), 1);
 }
 
-// ── many handlers of a type: joins, leaves, resyncs, synced ──
+// ── many handlers of a type: attachments, resyncs, synced ──
 
 fn every(resync_every: u32) -> Interest {
-    let seen = UnitInterest { joins: false, resync_every };
+    let seen = UnitInterest { attaches: false, resync_every };
     Interest { units: [(UnitId(0), seen)].into(), changes: ChangeSet::ALL, filter: None }
 }
 
@@ -312,20 +312,20 @@ fn open(journal: &mut MemoryJournal, interest: Interest) -> ReaderId {
     journal.open_reader(ReaderOptions { interest, ..ReaderOptions::default() })
 }
 
-fn join(
+fn attach(
     journal: &mut MemoryJournal,
     reader: ReaderId,
     unit: UnitId,
     epoch: u64,
     changes: &[Change],
 ) -> Result<(), Fenced> {
-    journal.advance(|journal| journal.cross((reader, true), unit, epoch, changes, 5)).0?;
+    journal.advance(|journal| journal.attach((reader, true), unit, epoch, changes, 5)).0?;
     Ok(())
 }
 
 /// Returns the interest in every second resync of one unit, and in all its changes.
-fn with_resyncs(unit: UnitId, joins: bool) -> Interest {
-    let units = [(unit, UnitInterest { joins, resync_every: 2 })].into();
+fn with_resyncs(unit: UnitId, attaches: bool) -> Interest {
+    let units = [(unit, UnitInterest { attaches, resync_every: 2 })].into();
     Interest { units, changes: ChangeSet::ALL, filter: None }
 }
 
@@ -339,13 +339,13 @@ fn late_reader_gets_cache_once_then_changes() {
     let mut journal = MemoryJournal::default();
     let early = open(&mut journal, every(0));
     commit(&mut journal, 0, &[initial("a", "a", 1), synced(1)]);
-    let awaits = UnitInterest { joins: true, resync_every: 0 };
+    let awaits = UnitInterest { attaches: true, resync_every: 0 };
     let late =
         open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL, filter: None });
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
     assert!(all(&mut journal, late).is_empty(), "it was not introduced");
-    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
-    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 2)]).unwrap(); // a second join has no effect
+    attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
+    attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 2)]).unwrap(); // a second one has no effect
     commit(&mut journal, 0, &[updated("a", "a", 2, 3)]);
     assert_eq!(all(&mut journal, late), ["added a/2", "updated a/3<2"]);
     assert_eq!(all(&mut journal, early), ["added a/1", "synced", "updated a/2<1", "updated a/3<2"]);
@@ -357,12 +357,12 @@ fn private_records_wait_for_unreleased_ones() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, Interest { changes: ChangeSet::ALL, ..Interest::default() });
     let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 0).unwrap();
-    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(journal[late].read_judged(9, usize::MAX).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), None, "nothing of it has to be released");
     assert_eq!(release(&mut journal, ticket), [late]);
     assert_eq!(all(&mut journal, late), ["added a/1"]);
-    assert!(join(&mut journal, late, UnitId(0), 0, &[]).is_err(), "an older epoch is fenced");
+    assert!(attach(&mut journal, late, UnitId(0), 0, &[]).is_err(), "an older epoch is fenced");
 }
 
 #[test]
@@ -371,9 +371,9 @@ fn rejoining_reader_sees_removed_then_added() {
     let one = open(&mut journal, every(0));
     commit(&mut journal, 0, &[added("a", "a", 1)]);
     let removed = Change::Removed { object: pod("a", "a", 1), cause: Cause::Reload };
-    journal.advance(|journal| journal.cross((one, false), UnitId(0), 1, &[removed], 0)).0.unwrap();
+    journal.advance(|journal| journal.attach((one, false), UnitId(0), 1, &[removed], 0)).0.unwrap();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
-    join(&mut journal, one, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
+    attach(&mut journal, one, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
     assert_eq!(journal[one].read_judged(9, usize::MAX).len(), 3);
     journal[one].rewind();
     assert_eq!(all(&mut journal, one), ["added a/1", "removed a/1", "added a/2"]);
@@ -448,13 +448,13 @@ fn late_reader_syncs_after_acknowledging_replay() {
     let late = open(
         &mut journal,
         Interest {
-            units: [(UnitId(0), UnitInterest { joins: true, resync_every: 0 })].into(),
+            units: [(UnitId(0), UnitInterest { attaches: true, resync_every: 0 })].into(),
             changes: ChangeSet::ALL,
             filter: None,
         },
     );
     assert!(!journal.has_synced(late));
-    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(!journal.has_synced(late));
     all(&mut journal, late);
     assert!(journal.has_synced(late));
@@ -486,11 +486,11 @@ fn each_reader_sees_resyncs_when_due() {
 #[test]
 fn late_reader_gets_the_same_rounds_as_others() {
     let mut journal = MemoryJournal::default();
-    let awaits = UnitInterest { joins: true, resync_every: 2 };
+    let awaits = UnitInterest { attaches: true, resync_every: 2 };
     let late =
         open(&mut journal, Interest { units: [(UnitId(0), awaits)].into(), changes: ChangeSet::ALL, filter: None });
     assert!(!journal.is_resync_due(UnitId(0), 2), "it sees nothing yet");
-    join(&mut journal, late, UnitId(0), 1, &[]).unwrap();
+    attach(&mut journal, late, UnitId(0), 1, &[]).unwrap();
     let due: Vec<_> = (3..7).map(|round| journal.is_resync_due(UnitId(0), round)).collect();
     assert_eq!(due, [false, true, false, true]);
 }
@@ -501,21 +501,21 @@ fn unit_replaced_during_a_join_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, with_resyncs(UnitId(0), true));
     let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
-    join(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(late, &with_resyncs(UnitId(2), true));
     release(&mut journal, before);
     assert_eq!(all(&mut journal, late), ["added a/1", "updated a/1"]);
 }
 
-/// A pending join keeps its resync interval even if a leave before it becomes visible after the unit was replaced.
+/// A pending attachment keeps its resync interval even if a detachment before it becomes visible after the unit was replaced.
 #[test]
 fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
     let reader = open(&mut journal, with_resyncs(UnitId(0), false));
     let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
-    journal.cross((reader, false), UnitId(0), 1, &[removed("a", "a", 1)], 5).unwrap();
-    join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    journal.attach((reader, false), UnitId(0), 1, &[removed("a", "a", 1)], 5).unwrap();
+    attach(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(reader, &with_resyncs(UnitId(2), true));
     release(&mut journal, before);
@@ -526,10 +526,10 @@ fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
 fn pending_join_follows_changed_resync_interval() {
     let mut journal = MemoryJournal::default();
     let mut without = with_resyncs(UnitId(0), true);
-    without.units.insert(UnitId(0), UnitInterest { joins: true, resync_every: 0 });
+    without.units.insert(UnitId(0), UnitInterest { attaches: true, resync_every: 0 });
     let reader = open(&mut journal, without);
     let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
-    join(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
+    attach(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     for unit in [UnitId(0), UnitId(2)] {
         journal.set_interest(reader, &with_resyncs(unit, true));
@@ -681,9 +681,9 @@ fn compaction_step_voids_load_and_tells_last_read_record() {
     assert_eq!(journal[one].read_judged(1, usize::MAX)[0].sequence, Sequence(1));
     journal[one].ack(Sequence(1));
     let asked = journal[one].to_load();
-    assert_eq!(asked.places, [2]);
+    assert_eq!(asked.positions, [2]);
     let held = journal[one].hold(9, Sequence(3)).unwrap();
-    assert_eq!((held.places, held.shown), (vec![2, 3], 1));
+    assert_eq!((held.positions, held.shown), (vec![2, 3], 1));
     journal[one].release();
     assert!(!journal.loaded(one, &asked, Vec::new()), "the step may have changed the records");
     assert_eq!((journal.stats(one).dropped, journal.stats(one).queued), (0, 2));

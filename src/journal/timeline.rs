@@ -79,7 +79,7 @@ pub(crate) struct Step {
     pub(crate) micros: i64,
 }
 
-/// UnitProgress of a unit with an append.
+/// Progress of a unit with an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnitProgress {
     /// The append has no change, as a resync.

@@ -71,7 +71,7 @@ pub struct JournalFacts<'a> {
 #[derive(Debug)]
 pub struct SubscriberCursor {
     /// Every event up to here was sent, reported missing, or filtered out.
-    place: Sequence,
+    position: Sequence,
     /// Set if the subscriber wants the existing objects, at the start and after every gap.
     wants_state: bool,
     state_due: bool,
@@ -85,8 +85,8 @@ pub struct SubscriberCursor {
 impl SubscriberCursor {
     /// Makes the cursor of a subscriber that starts at `since`.
     pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &JournalFacts<'_>) -> Self {
-        let (place, shown) = (ring.head, HashMap::new());
-        let mut cursor = Self { place, wants_state, state_due: false, gap: None, asked: None, shown };
+        let (position, shown) = (ring.head, HashMap::new());
+        let mut cursor = Self { position, wants_state, state_due: false, gap: None, asked: None, shown };
         match since {
             Since::Now => cursor.state_due = wants_state,
             Since::Place { journal, sequence, text } => {
@@ -96,14 +96,14 @@ impl SubscriberCursor {
                 } else if *sequence > facts.released {
                     cursor.miss(GapReason::Unknown, None, ring.head);
                 } else {
-                    cursor.place = *sequence;
+                    cursor.position = *sequence;
                 }
             }
             Since::Time { text, .. } => match facts.time {
-                Some((place, false)) => cursor.place = place,
-                Some((place, true)) => {
+                Some((position, false)) => cursor.position = position,
+                Some((position, true)) => {
                     cursor.asked = Some(text.clone());
-                    cursor.miss(GapReason::Expired, None, place);
+                    cursor.miss(GapReason::Expired, None, position);
                 }
                 None => cursor.state_due = wants_state,
             },
@@ -112,19 +112,19 @@ impl SubscriberCursor {
     }
 
     /// Returns the position up to which all events are processed.
-    pub fn place(&self) -> Sequence {
-        self.place
+    pub fn position(&self) -> Sequence {
+        self.position
     }
 
     /// Returns the position at which a reconnecting client can resume; `None` while an earlier event, gap or object must still be
     /// sent.
     pub fn resumable(&self) -> Option<Sequence> {
-        (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.place)
+        (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.position)
     }
 
     fn miss(&mut self, reason: GapReason, from: Option<Sequence>, to: Sequence) {
         self.gap = Some(StreamGap { reason, asked: self.asked.take(), from, to, events: None });
-        self.place = to;
+        self.position = to;
         self.state_due = self.wants_state;
     }
 
@@ -134,48 +134,48 @@ impl SubscriberCursor {
             return CursorStep::Gap(gap);
         }
         if self.state_due {
-            self.place = ring.head; // caches are at least as new as the released watermark (I3)
+            self.position = ring.head; // caches are at least as new as the released watermark (I3)
             self.shown.clear();
             return CursorStep::State;
         }
-        if self.place < ring.floor {
+        if self.position < ring.floor {
             if has_store {
-                return CursorStep::Read { after: self.place, until: ring.floor };
+                return CursorStep::Read { after: self.position, until: ring.floor };
             }
             let reason = if self.asked.is_some() { GapReason::Expired } else { GapReason::Behind };
-            self.miss(reason, Some(self.place), ring.floor);
+            self.miss(reason, Some(self.position), ring.floor);
             return self.step(ring, has_store);
         }
         self.asked = None;
-        let entries = ring.after(self.place, STEP_EVENTS);
+        let entries = ring.after(self.position, STEP_EVENTS);
         let Some(last) = entries.last() else {
-            self.place = self.place.max(ring.head);
-            self.shown.retain(|_, shown| *shown > self.place);
+            self.position = self.position.max(ring.head);
+            self.shown.retain(|_, shown| *shown > self.position);
             return CursorStep::Rest;
         };
-        self.place = last.place();
+        self.position = last.position();
         CursorStep::Events(entries)
     }
 
     /// Makes the next step a gap up to `kept_behind`, because the store has only events after that position.
     pub fn expired(&mut self, kept_behind: Sequence) {
-        self.miss(GapReason::Expired, Some(self.place), kept_behind);
+        self.miss(GapReason::Expired, Some(self.position), kept_behind);
     }
 
     /// Moves the cursor to `to`, after the events of the store up to `to` were read. If `missing` of these events could not be
     /// read, returns a gap. The caller reports this gap before the events that were read.
     pub fn read(&mut self, to: Sequence, missing: u64) -> Option<StreamGap> {
         self.asked = None;
-        let from = self.place;
-        self.place = to.max(from);
+        let from = self.position;
+        self.position = to.max(from);
         let gap = || StreamGap { reason: GapReason::Expired, asked: None, from: Some(from), to, events: Some(missing) };
         (missing > 0).then(gap)
     }
 
-    /// Stores the position `place` that a unit's cache had when it was read. Events of the unit up to this position are not sent.
-    pub fn saw(&mut self, unit: UnitId, place: Sequence) {
-        if place > self.place {
-            self.shown.insert(unit, place);
+    /// Stores the position `position` that a unit's cache had when it was read. Events of the unit up to this position are not sent.
+    pub fn saw(&mut self, unit: UnitId, position: Sequence) {
+        if position > self.position {
+            self.shown.insert(unit, position);
         }
     }
 
@@ -185,12 +185,12 @@ impl SubscriberCursor {
     }
 
     /// Returns true if the event must be sent; false if the unit's cache already contained the event when the cache was read.
-    pub fn is_due(&mut self, unit: UnitId, place: Sequence) -> bool {
+    pub fn is_due(&mut self, unit: UnitId, position: Sequence) -> bool {
         if self.shown.is_empty() {
             return true;
         }
-        let is_due = self.shown.get(&unit).is_none_or(|shown| place > *shown);
-        self.shown.retain(|_, shown| *shown > place);
+        let is_due = self.shown.get(&unit).is_none_or(|shown| position > *shown);
+        self.shown.retain(|_, shown| *shown > position);
         is_due
     }
 }

@@ -42,8 +42,8 @@ impl Hub {
         let reader = self.router.open_feed(bounds)?;
         let feed = Feed { hub: Arc::clone(self), reader };
         // The ring can start here: the reader will fetch every event after this position.
-        let place = self.journal.stats(reader).position;
-        *ring = Some((reader, Ring::new(place, bounds)));
+        let position = self.journal.stats(reader).position;
+        *ring = Some((reader, Ring::new(position, bounds)));
         drop(ring);
         tokio::spawn(feed.run());
         Ok(())

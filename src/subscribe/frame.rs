@@ -51,20 +51,20 @@ impl StreamFormat {
         }
     }
 
-    /// Returns a heartbeat. `place` is a position to resume at. A client with a narrow filter rarely receives events. If the client
+    /// Returns a heartbeat. `position` is a position to resume at. A client with a narrow filter rarely receives events. If the client
     /// reconnects with this position, the server does not read earlier events again.
-    pub fn heartbeat(self, journal: &str, place: Option<Sequence>) -> Bytes {
-        match (self, place) {
+    pub fn heartbeat(self, journal: &str, position: Option<Sequence>) -> Bytes {
+        match (self, position) {
             (Self::Ndjson, _) => Bytes::from_static(b"\n"),
             (Self::Sse, None) => Bytes::from_static(b":\n\n"),
-            (Self::Sse, Some(place)) => format!(":\nid: {}\n\n", position(journal, place)).into(),
+            (Self::Sse, Some(position)) => format!(":\nid: {}\n\n", sse_id(journal, position)).into(),
         }
     }
 }
 
 /// Formats a position of a journal for `id:`, as `<journal>.<sequence>`.
-pub fn position(journal: &str, place: Sequence) -> String {
-    format!("{journal}.{:020}", place.0)
+pub fn sse_id(journal: &str, position: Sequence) -> String {
+    format!("{journal}.{:020}", position.0)
 }
 
 /// Makes the envelope of an event about the stream itself.
@@ -95,16 +95,16 @@ impl Frame {
     /// Encodes an event.
     pub fn of_event(encoder: &Encoder, journal: &str, event: &Event) -> Self {
         let word = ChangeKind::of(&event.record.change).as_str();
-        Self::write(&position(journal, event.record.sequence), word, |out| encoder.encode(out, event))
+        Self::write(&sse_id(journal, event.record.sequence), word, |out| encoder.encode(out, event))
     }
 
     /// Encodes a gap; the stream continues after it at position `gap.to`. `has_store` means that the engine has a state directory.
     pub fn of_gap(gap: &StreamGap, has_store: bool, cluster: &str, journal: &str, now: Timestamp) -> Self {
-        let place = format!("{:020}", gap.to.0);
-        let mut event = notice("gap", &place, cluster, journal, now);
-        event["sequence"] = place.into();
+        let position = format!("{:020}", gap.to.0);
+        let mut event = notice("gap", &position, cluster, journal, now);
+        event["sequence"] = position.into();
         event["data"] = gap.data(has_store);
-        Self::write(&position(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
+        Self::write(&sse_id(journal, gap.to), "gap", |out| out.extend_from_slice(event.to_string().as_bytes()))
     }
 
     /// Encodes the last event of a stream whose expression has exceeded a limit.
@@ -126,11 +126,11 @@ impl Frame {
         Self { sse: out.into(), json, unplaced }
     }
 
-    /// Returns the bytes in a format, without a copy. `is_place` means that a stream can resume after this event. If it is false,
+    /// Returns the bytes in a format, without a copy. `is_position` means that a stream can resume after this event. If it is false,
     /// the SSE form has no `id:`.
-    pub fn bytes(&self, format: StreamFormat, is_place: bool) -> Bytes {
+    pub fn bytes(&self, format: StreamFormat, is_position: bool) -> Bytes {
         match format {
-            StreamFormat::Sse => self.sse.slice(if is_place { 0 } else { self.unplaced }..),
+            StreamFormat::Sse => self.sse.slice(if is_position { 0 } else { self.unplaced }..),
             StreamFormat::Ndjson => self.sse.slice(self.json..self.sse.len() - 1),
         }
     }
@@ -159,8 +159,8 @@ mod tests {
             format!("id: 9f2c41d07b6e.00000000000000000048\n{unplaced}")
         );
         assert_eq!(text(frame.bytes(StreamFormat::Sse, false)), unplaced);
-        for is_place in [true, false] {
-            assert_eq!(text(frame.bytes(StreamFormat::Ndjson, is_place)), format!("{json}\n"));
+        for is_position in [true, false] {
+            assert_eq!(text(frame.bytes(StreamFormat::Ndjson, is_position)), format!("{json}\n"));
         }
     }
 

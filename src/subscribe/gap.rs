@@ -44,7 +44,7 @@ pub struct StreamGap {
 impl StreamGap {
     /// Returns the `data` of the gap's event. `has_store` means that the engine has a state directory.
     pub fn data(&self, has_store: bool) -> Value {
-        let position = |place: Sequence| format!("{:020}", place.0);
+        let position = |position: Sequence| format!("{:020}", position.0);
         let reason = self.reason.get_message().unwrap_or_default();
         let message = match self.reason {
             GapReason::Journal | GapReason::Expired | GapReason::Behind if !has_store => {

@@ -33,7 +33,7 @@ pub struct StreamClient(pub String);
 pub(super) struct Candidate {
     pub(super) entry: Arc<Entry>,
     /// Set if the stream can resume after this event.
-    pub(super) is_place: bool,
+    pub(super) is_position: bool,
 }
 
 /// Outcome of one turn.
@@ -132,8 +132,8 @@ mod tests {
     };
 
     fn candidates(changes: impl IntoIterator<Item = Change>) -> Vec<Candidate> {
-        let entry = |(place, change)| Arc::new(Entry::new(event(place, change), false));
-        (1..).zip(changes).map(|change| Candidate { entry: entry(change), is_place: true }).collect()
+        let entry = |(position, change)| Arc::new(Entry::new(event(position, change), false));
+        (1..).zip(changes).map(|change| Candidate { entry: entry(change), is_position: true }).collect()
     }
 
     /// Returns a config map with a text of this length.
@@ -144,8 +144,8 @@ mod tests {
         Object::from_json(json.as_bytes()).unwrap()
     }
 
-    fn places(candidates: &[Candidate]) -> Vec<u64> {
-        candidates.iter().map(|candidate| candidate.entry.place().0).collect()
+    fn positions(candidates: &[Candidate]) -> Vec<u64> {
+        candidates.iter().map(|candidate| candidate.entry.position().0).collect()
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
             let changes = [updated("x", "u", 1, 2), updated("y", "v", 1, 2), synced(2)];
             let judged = judge(&compile(when, "prod").unwrap(), candidates(changes));
             assert!(judged.rest.is_empty() && judged.exceeded.is_none());
-            places(&judged.wanted)
+            positions(&judged.wanted)
         };
         assert_eq!(wanted("type == 'updated' && object.metadata.name == 'x'"), [1, 3]);
         assert_eq!(wanted("old.metadata.resourceVersion == '2'"), [3]);
@@ -183,7 +183,7 @@ mod tests {
         while !left.is_empty() {
             let judged = judge(&when, left);
             assert_eq!(judged.exceeded, None);
-            wanted.extend(places(&judged.wanted));
+            wanted.extend(positions(&judged.wanted));
             left = judged.rest;
             turns += 1;
         }

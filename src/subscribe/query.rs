@@ -219,12 +219,12 @@ mod tests {
 
     #[test]
     fn since_is_position_duration_or_time() {
-        let place = |journal: Option<&str>, sequence, text: &str| {
+        let position = |journal: Option<&str>, sequence, text: &str| {
             let journal = journal.map(str::to_owned);
             Ok(Since::Place { journal, sequence: Sequence(sequence), text: text.to_owned() })
         };
-        assert_eq!(since_of("00000000000000000042"), place(None, 42, "00000000000000000042"));
-        assert_eq!(since_of("9f2c41d07b6e.00042"), place(Some("9f2c41d07b6e"), 42, "9f2c41d07b6e.00042"));
+        assert_eq!(since_of("00000000000000000042"), position(None, 42, "00000000000000000042"));
+        assert_eq!(since_of("9f2c41d07b6e.00042"), position(Some("9f2c41d07b6e"), 42, "9f2c41d07b6e.00042"));
         let time = |text: &str, at: &str| {
             let micros = at.parse::<Timestamp>().unwrap().as_microsecond();
             Ok(Since::Time { micros, text: text.to_owned() })

@@ -18,7 +18,7 @@ use crate::{
 
 /// Replay of the existing objects, type by type.
 pub struct Replay {
-    place: Sequence,
+    position: Sequence,
     types: vec::IntoIter<Arc<WatchedType>>,
     /// Remaining changes of the current type: one for each object, then the change that marks the type as complete.
     changes: Changes,
@@ -38,10 +38,10 @@ pub enum Shown {
 }
 
 impl Replay {
-    /// Starts a replay of the current caches. `place` is a released watermark that was read before the caches. So the caches are
-    /// at least as new as `place`.
-    pub fn new(registry: &Registry, place: Sequence) -> Self {
-        Self { place, types: registry.types().into_iter(), changes: Box::new(iter::empty()) }
+    /// Starts a replay of the current caches. `position` is a released watermark that was read before the caches. So the caches are
+    /// at least as new as `position`.
+    pub fn new(registry: &Registry, position: Sequence) -> Self {
+        Self { position, types: registry.types().into_iter(), changes: Box::new(iter::empty()) }
     }
 
     /// Returns the next event; records in `cursor` the position of each unit that was read.
@@ -52,7 +52,7 @@ impl Replay {
             return Shown::Nothing;
         };
         // The stream continues after this position.
-        let (sequence, time_micros) = (self.place, Timestamp::now().as_microsecond());
+        let (sequence, time_micros) = (self.position, Timestamp::now().as_microsecond());
         let record = Record { sequence, unit, time_micros, change, old_lost: false };
         let event = Event { unit: info, record };
         if filter.wants_event(&event) { Shown::Event(event) } else { Shown::Nothing }
@@ -86,7 +86,7 @@ fn changes(
             (snapshot.meta().clone(), objects)
         });
         if shows {
-            cursor.saw(id, Sequence(meta.place)); // else the events up to this position must be sent
+            cursor.saw(id, Sequence(meta.position)); // else the events up to this position must be sent
         }
         is_synced &= meta.synced;
         count += meta.objects;

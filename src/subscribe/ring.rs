@@ -32,15 +32,15 @@ impl Entry {
     }
 
     /// Returns the position of the event in the journal.
-    pub fn place(&self) -> Sequence {
+    pub fn position(&self) -> Sequence {
         self.event.record.sequence
     }
 
     /// Returns the bytes of the event in `format`. The event is encoded once for all formats.
     ///
-    /// `is_place` means that a stream can resume after this event.
-    pub fn bytes(&self, encoder: &Encoder, journal: &str, format: StreamFormat, is_place: bool) -> bytes::Bytes {
-        self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event)).bytes(format, is_place)
+    /// `is_position` means that a stream can resume after this event.
+    pub fn bytes(&self, encoder: &Encoder, journal: &str, format: StreamFormat, is_position: bool) -> bytes::Bytes {
+        self.frame.get_or_init(|| Frame::of_event(encoder, journal, &self.event)).bytes(format, is_position)
     }
 
     /// Returns the approximate size of the entry in memory, including the encoded event.
@@ -64,16 +64,16 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes an empty ring that starts after `place`. If one event alone exceeds `bounds.max_bytes`, the ring
+    /// Makes an empty ring that starts after `position`. If one event alone exceeds `bounds.max_bytes`, the ring
     /// still holds this event.
-    pub fn new(place: Sequence, bounds: Bounds) -> Self {
-        Self { floor: place, head: place, entries: VecDeque::new(), bytes: 0, bounds }
+    pub fn new(position: Sequence, bounds: Bounds) -> Self {
+        Self { floor: position, head: position, entries: VecDeque::new(), bytes: 0, bounds }
     }
 
     /// Adds the next event; evicts the oldest events if a bound is exceeded.
     pub fn push(&mut self, entry: Arc<Entry>) {
-        debug_assert!(entry.place() > self.head, "a journal is read in order");
-        self.head = entry.place();
+        debug_assert!(entry.position() > self.head, "a journal is read in order");
+        self.head = entry.position();
         self.bytes += entry.cost();
         self.entries.push_back(entry);
         while self.entries.len() > self.bounds.max_events
@@ -81,26 +81,26 @@ impl Ring {
         {
             let Some(oldest) = self.entries.pop_front() else { break };
             self.bytes -= oldest.cost();
-            self.floor = oldest.place();
+            self.floor = oldest.position();
         }
     }
 
-    /// Moves the head to `place`. The stream has no further events up to `place`.
-    pub fn reach(&mut self, place: Sequence) {
-        self.head = self.head.max(place);
+    /// Moves the head to `position`. The stream has no further events up to `position`.
+    pub fn reach(&mut self, position: Sequence) {
+        self.head = self.head.max(position);
     }
 
-    /// Empties the ring, so that it starts again after `place`. Events up to `place` were lost, and a ring must have no holes.
-    pub fn cut(&mut self, place: Sequence) {
+    /// Empties the ring, so that it starts again after `position`. Events up to `position` were lost, and a ring must have no holes.
+    pub fn cut(&mut self, position: Sequence) {
         self.entries.clear();
         self.bytes = 0;
-        self.floor = place.max(self.head);
+        self.floor = position.max(self.head);
         self.head = self.floor;
     }
 
-    /// Returns up to `max` events after `place`. The ring has no events up to `floor`.
-    pub fn after(&self, place: Sequence, max: usize) -> Vec<Arc<Entry>> {
-        let from = self.entries.partition_point(|entry| entry.place() <= place);
+    /// Returns up to `max` events after `position`. The ring has no events up to `floor`.
+    pub fn after(&self, position: Sequence, max: usize) -> Vec<Arc<Entry>> {
+        let from = self.entries.partition_point(|entry| entry.position() <= position);
         self.entries.range(from..).take(max).cloned().collect()
     }
 }
@@ -118,17 +118,20 @@ pub(super) mod testing {
     };
 
     /// Makes an event of a pod at a position; its time in microseconds equals the position.
-    pub(in crate::subscribe) fn event(place: u64, change: Change) -> Event {
+    pub(in crate::subscribe) fn event(position: u64, change: Change) -> Event {
         let (version, kind, plural) = ("v1".into(), "Pod".into(), "pods".into());
         let resource = ResourceType { group: String::new(), version, kind, plural, namespaced: true };
         let unit = Arc::new(UnitInfo { entry: "all".into(), resource, namespace: None });
-        let time_micros = i64::try_from(place).unwrap();
-        let record = Record { sequence: Sequence(place), unit: UnitId(0), time_micros, change, old_lost: false };
+        let time_micros = i64::try_from(position).unwrap();
+        let record = Record { sequence: Sequence(position), unit: UnitId(0), time_micros, change, old_lost: false };
         Event { unit, record }
     }
 
-    pub(in crate::subscribe) fn entry(place: u64) -> Arc<Entry> {
-        Arc::new(Entry::new(event(place, added(&format!("pod-{place}"), &format!("u{place}"), place)), false))
+    pub(in crate::subscribe) fn entry(position: u64) -> Arc<Entry> {
+        Arc::new(Entry::new(
+            event(position, added(&format!("pod-{position}"), &format!("u{position}"), position)),
+            false,
+        ))
     }
 }
 
@@ -140,30 +143,30 @@ mod tests {
         Ring::new(Sequence(10), Bounds { max_events, max_bytes, ..Bounds::default() })
     }
 
-    fn places(ring: &Ring, after: u64) -> Vec<u64> {
-        ring.after(Sequence(after), usize::MAX).iter().map(|entry| entry.place().0).collect()
+    fn positions(ring: &Ring, after: u64) -> Vec<u64> {
+        ring.after(Sequence(after), usize::MAX).iter().map(|entry| entry.position().0).collect()
     }
 
     #[test]
     fn bound_evicts_oldest_events_and_raises_floor() {
         let mut ring = ring(2, usize::MAX);
-        for place in [12, 15, 19] {
-            ring.push(entry(place));
+        for position in [12, 15, 19] {
+            ring.push(entry(position));
         }
         assert_eq!((ring.floor, ring.head), (Sequence(12), Sequence(19)));
-        assert_eq!(places(&ring, 12), [15, 19]);
-        assert_eq!(places(&ring, 15), [19]);
-        assert_eq!(places(&ring, 17), [19], "sequences may have holes");
-        assert_eq!(places(&ring, 19), [0; 0]);
+        assert_eq!(positions(&ring, 12), [15, 19]);
+        assert_eq!(positions(&ring, 15), [19]);
+        assert_eq!(positions(&ring, 17), [19], "sequences may have holes");
+        assert_eq!(positions(&ring, 19), [0; 0]);
     }
 
     #[test]
     fn byte_bound_always_admits_one_event() {
         let mut ring = ring(100, 1);
         ring.push(entry(11));
-        assert_eq!(places(&ring, 10), [11]);
+        assert_eq!(positions(&ring, 10), [11]);
         ring.push(entry(12));
-        assert_eq!((places(&ring, 10), ring.floor), (vec![12], Sequence(11)));
+        assert_eq!((positions(&ring, 10), ring.floor), (vec![12], Sequence(11)));
     }
 
     #[test]
@@ -171,9 +174,9 @@ mod tests {
         let mut ring = ring(100, usize::MAX);
         ring.push(entry(11));
         ring.cut(Sequence(20));
-        assert_eq!((ring.floor, ring.head, places(&ring, 0).len()), (Sequence(20), Sequence(20), 0));
+        assert_eq!((ring.floor, ring.head, positions(&ring, 0).len()), (Sequence(20), Sequence(20), 0));
         ring.push(entry(21));
-        assert_eq!(places(&ring, 20), [21]);
+        assert_eq!(positions(&ring, 20), [21]);
     }
 
     #[test]

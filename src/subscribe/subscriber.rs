@@ -80,7 +80,7 @@ impl Subscriber {
             None => None,
         };
         let time = match since {
-            Since::Time { micros, .. } => Some(place_at(hub, micros).await),
+            Since::Time { micros, .. } => Some(position_at(hub, micros).await),
             _ => None,
         };
         let facts = JournalFacts { journal: hub.journal.id(), released: hub.journal.released(), time };
@@ -128,7 +128,7 @@ impl Subscriber {
                 // If existing objects follow the gap, the gap has no `id:`. So a client that reconnects before it has all objects
                 // receives the gap again.
                 CursorStep::Gap(gap) => self.tell(&gap, self.cursor.resumable().is_some()),
-                CursorStep::State => self.replay = Some(Replay::new(&hub.registry, self.cursor.place())),
+                CursorStep::State => self.replay = Some(Replay::new(&hub.registry, self.cursor.position())),
                 CursorStep::Read { after, until } => self.read(after, until).await,
                 CursorStep::Rest if is_over => return None,
                 CursorStep::Rest => {
@@ -147,18 +147,18 @@ impl Subscriber {
 
     fn heartbeat(&self) -> Bytes {
         // While events wait for evaluation, the heartbeat has no position. A client that resumed there would miss these events.
-        let place = self.cursor.resumable().filter(|_| !self.is_judging());
-        self.format.heartbeat(self.seat.0.journal.id(), place)
+        let position = self.cursor.resumable().filter(|_| !self.is_judging());
+        self.format.heartbeat(self.seat.0.journal.id(), position)
     }
 
     fn show(&mut self, entries: &[Arc<Entry>]) {
         for entry in entries {
             let unit = entry.event.record.unit;
-            if self.cursor.is_due(unit, entry.place()) && self.filter.wants(entry) {
+            if self.cursor.is_due(unit, entry.position()) && self.filter.wants(entry) {
                 // The subscriber may have received a newer state from a cache. Then the event gets no `id:`, because a stream that
                 // resumes here would send older states again.
-                let is_place = self.cursor.resumable().is_some();
-                self.offer(Candidate { entry: Arc::clone(entry), is_place });
+                let is_position = self.cursor.resumable().is_some();
+                self.offer(Candidate { entry: Arc::clone(entry), is_position });
             }
         }
     }
@@ -171,9 +171,9 @@ impl Subscriber {
         }
     }
 
-    fn send(&mut self, Candidate { entry, is_place }: &Candidate) {
+    fn send(&mut self, Candidate { entry, is_position }: &Candidate) {
         let Hub { encoder, journal, events, .. } = &*self.seat.0;
-        self.due.push_back(entry.bytes(encoder, journal.id(), self.format, *is_place));
+        self.due.push_back(entry.bytes(encoder, journal.id(), self.format, *is_position));
         events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
@@ -201,11 +201,11 @@ impl Subscriber {
         }
     }
 
-    fn tell(&mut self, gap: &StreamGap, is_place: bool) {
+    fn tell(&mut self, gap: &StreamGap, is_position: bool) {
         let Hub { journal, cluster, gaps, .. } = &*self.seat.0;
         gaps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let frame = Frame::of_gap(gap, journal.is_stored(), cluster, journal.id(), Timestamp::now());
-        self.due.push_back(frame.bytes(self.format, is_place));
+        self.due.push_back(frame.bytes(self.format, is_position));
     }
 
     /// Replays some of the existing objects.
@@ -214,7 +214,7 @@ impl Subscriber {
             let Some(replay) = &mut self.replay else { return };
             match replay.next(&self.seat.0.router, &self.filter, &mut self.cursor) {
                 Shown::Event(event) => {
-                    self.offer(Candidate { entry: Arc::new(Entry::new(event, false)), is_place: false });
+                    self.offer(Candidate { entry: Arc::new(Entry::new(event, false)), is_position: false });
                     if !self.due.is_empty() {
                         return;
                     }
@@ -274,7 +274,7 @@ async fn compile(hub: &Hub, client: StreamClient, when: String) -> Result<Judgin
 }
 
 /// Returns the position just before a time. Also returns true if some events after this time are no longer kept.
-async fn place_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
+async fn position_at(hub: &Arc<Hub>, micros: i64) -> (Sequence, bool) {
     let (journal, floor) = (hub.journal.clone(), hub.with_ring(|ring| ring.floor).unwrap_or_default());
     match tokio::task::spawn_blocking(move || journal.before(micros)).await {
         // Without a store, only the ring has the records.

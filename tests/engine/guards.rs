@@ -151,7 +151,7 @@ impl Bench {
 /// Returns the shared state of units of this server, and a reader of all their events.
 fn shared(access: ClusterAccess) -> (Shared, ReaderId) {
     let journal = Journal::in_memory();
-    let units = [(UnitId(0), UnitInterest { joins: false, resync_every: 1 })].into();
+    let units = [(UnitId(0), UnitInterest { attaches: false, resync_every: 1 })].into();
     let bounds = Bounds { max_events: 1 << 20, ..Bounds::default() };
     let interest = Interest { units, changes: ChangeSet::ALL, filter: None };
     let reader = journal.open_reader(ReaderOptions { bounds, interest, name: None }).expect("a journal has room");

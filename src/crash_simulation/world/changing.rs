@@ -5,7 +5,7 @@ use crate::{
     engine::reconcile::{First, History, RunningSpec, Steps, UnitStart, distribute, reconcile},
     indexer::{FirstList, Retirement, retirement},
     informer::Seed,
-    journal::{MoveKind, store::NOBODY},
+    journal::{AttachmentKind, store::NOBODY},
     object::{Object, ResourceVersion},
 };
 
@@ -24,7 +24,7 @@ pub(super) struct UnitChange {
 /// Next step of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Move,
+    Attachment,
     Stop,
     FinishMoves,
     /// Last events about the objects of an ended unit.
@@ -60,7 +60,7 @@ impl World<'_> {
         }
     }
 
-    /// Notes which first lists are complete, and queues the joins that waited for them.
+    /// Notes which first lists are complete, and queues the attachments that waited for them.
     fn see_units(&mut self, site: usize) {
         let Process { units, types, .. } = self.process();
         for unit in units.iter_mut().filter(|unit| unit.shape.site == site) {
@@ -68,9 +68,9 @@ impl World<'_> {
                 unit.first = First::Done;
             }
         }
-        let TypeState { moves, arrivals, .. } = &mut types[site];
+        let TypeState { attachments, after_first_list, .. } = &mut types[site];
         let listed = |id: UnitId| units.iter().any(|unit| unit.id == id && unit.first == First::Done);
-        moves.extend(arrivals.extract_if(.., |(unit, _)| listed(*unit)));
+        attachments.extend(after_first_list.extract_if(.., |(unit, _)| listed(*unit)));
     }
 
     fn reconcile(&mut self, site: usize) {
@@ -79,21 +79,22 @@ impl World<'_> {
         let Process { units, types, .. } = self.process();
         let of_type = &mut types[site];
         let due = of_type.due.take();
-        let Some(occasion) = due.or((!of_type.moves.is_empty()).then_some(Occasion::Repair)) else { return };
+        let Some(occasion) = due.or((!of_type.attachments.is_empty()).then_some(Occasion::Repair)) else { return };
         let of_site = || units.iter().filter(|unit| unit.shape.site == site);
         let running: Vec<_> = of_site().map(Unit::running).collect();
         let history = History { occasion, late: false, settled: of_type.settled };
         let steps = reconcile(&running, &desired, history);
         of_type.settled |= steps.is_empty();
         let waits = of_site().any(|unit| unit.saved);
-        if steps.is_empty() && of_type.moves.is_empty() && !waits {
+        if steps.is_empty() && of_type.attachments.is_empty() && !waits {
             return;
         }
         if !steps.is_empty() {
-            of_type.moves.append(&mut of_type.arrivals); // these readers join before the units stop
+            of_type.attachments.append(&mut of_type.after_first_list); // these readers are attached before the units stop
         }
         let (ended, made) = (Vec::new(), Vec::new());
-        of_type.change = Some(UnitChange { steps: steps.clone(), history, shapes, phase: Phase::Move, ended, made });
+        of_type.change =
+            Some(UnitChange { steps: steps.clone(), history, shapes, phase: Phase::Attachment, ended, made });
         self.trace(|| format!("type {site}: {occasion:?}, {}", told(&steps)));
         self.note_steps(&steps, &running);
     }
@@ -123,7 +124,7 @@ impl World<'_> {
         loop {
             let phase = self.change(site).phase;
             let next = match phase {
-                Phase::Move => self.move_readers(site),
+                Phase::Attachment => self.move_readers(site),
                 Phase::Stop => Some(self.stop_units(site)),
                 Phase::FinishMoves | Phase::Drop => self.finish_moves(site, phase),
                 Phase::LastEvents(number) => Some(self.append_last_events(site, number)),
@@ -133,7 +134,7 @@ impl World<'_> {
             };
             let Some(next) = next else { return }; // a crash
             self.change(site).phase = next;
-            let is_whole = !matches!(next, Phase::Move | Phase::Stop | Phase::FinishMoves);
+            let is_whole = !matches!(next, Phase::Attachment | Phase::Stop | Phase::FinishMoves);
             if !is_whole || self.is_cut("crash: within a change of units") {
                 return;
             }
@@ -151,10 +152,10 @@ impl World<'_> {
         let of_type = &process.types[site];
         let has_steps = of_type.change.as_ref().is_some_and(|change| !change.steps.is_empty());
         Some(match has_steps {
-            _ if is_made => Phase::Move,
-            true if gives_up || of_type.moves.is_empty() => Phase::Stop,
-            false if of_type.moves.is_empty() => Phase::Start,
-            _ => Phase::Move,
+            _ if is_made => Phase::Attachment,
+            true if gives_up || of_type.attachments.is_empty() => Phase::Stop,
+            false if of_type.attachments.is_empty() => Phase::Start,
+            _ => Phase::Attachment,
         })
     }
 
@@ -171,7 +172,7 @@ impl World<'_> {
         Phase::FinishMoves
     }
 
-    /// Makes the pending moves of the units that do not run.
+    /// Makes the pending attachments of the units that do not run.
     fn finish_moves(&mut self, site: usize, phase: Phase) -> Option<Phase> {
         let is_at_rest = |unit: &Unit| !unit.runs();
         if self.make_move(site, is_at_rest) {
@@ -203,10 +204,10 @@ impl World<'_> {
             }
         }
         let Process { units, types, .. } = self.process();
-        let TypeState { moves, arrivals, settled, siblings, change, .. } = &mut types[site];
-        let is_there = |(unit, _): &(UnitId, Move)| units.iter().any(|known| known.id == *unit);
-        moves.retain(is_there);
-        arrivals.retain(is_there);
+        let TypeState { attachments, after_first_list, settled, siblings, change, .. } = &mut types[site];
+        let is_there = |(unit, _): &(UnitId, Attachment)| units.iter().any(|known| known.id == *unit);
+        attachments.retain(is_there);
+        after_first_list.retain(is_there);
         if !units.iter().any(|unit| unit.shape.site == site) {
             *siblings = Arc::default();
         }
@@ -227,25 +228,25 @@ impl World<'_> {
         let process = self.process();
         let id = UnitId(process.next_unit);
         process.next_unit += 1;
-        let (terms, interests, moves) = process.table.add_unit(id, info(shape), UnitOptions::default(), before);
+        let (terms, interests, attachments) = process.table.add_unit(id, info(shape), UnitOptions::default(), before);
         process.journal.add_unit(id, terms);
         self.homes.insert(id, shape);
         self.update_unit(id, |stored| stored.terms = terms);
         for (reader, interest) in &interests {
             self.process().journal.set_interest(*reader, interest);
             self.save_now();
-            self.note_reader(*reader, id, !interest.units[&id].joins);
+            self.note_reader(*reader, id, !interest.units[&id].attaches);
         }
-        for asked in moves {
-            let is_leave = asked.kind == MoveKind::Leave;
+        for asked in attachments {
+            let is_leave = asked.kind == AttachmentKind::Detach;
             if is_leave {
                 self.process().journal.inherit(asked.reader, id);
                 self.save_now();
                 self.note_reader(asked.reader, id, true);
                 self.hits.add("a reader of only the old entry is dropped");
             }
-            let TypeState { moves, arrivals, .. } = &mut self.process().types[site];
-            if is_leave { moves } else { arrivals }.push((id, asked));
+            let TypeState { attachments, after_first_list, .. } = &mut self.process().types[site];
+            if is_leave { attachments } else { after_first_list }.push((id, asked));
         }
         self.describe(id, shape, start.first, &start.from, start.from.is_empty());
         let (config, traces) = (self.config, self.traces);
@@ -265,7 +266,7 @@ impl World<'_> {
         if let Some(sink) = self.sink_of(reader) {
             self.sinks[sink].allowed.insert(id);
             if sees {
-                self.sinks[sink].joined.insert(id);
+                self.sinks[sink].attached.insert(id);
             }
         }
     }
@@ -369,8 +370,8 @@ impl World<'_> {
     /// Returns true if no change of a type is due or in progress, and all its units run.
     pub(super) fn is_settled(&self, site: usize) -> bool {
         let Process { types, units, .. } = self.process.as_ref().expect("the process runs");
-        let TypeState { moves, arrivals, due, change, .. } = &types[site];
-        let is_idle = moves.is_empty() && arrivals.is_empty() && due.is_none() && change.is_none();
+        let TypeState { attachments, after_first_list, due, change, .. } = &types[site];
+        let is_idle = attachments.is_empty() && after_first_list.is_empty() && due.is_none() && change.is_none();
         is_idle && units.iter().filter(|unit| unit.shape.site == site).all(Unit::runs)
     }
 }

@@ -9,10 +9,11 @@ impl World<'_> {
         let Some(consumer) = &consumers[handler] else { return };
         let Some(EventLoad { events, bytes }) = consumer.core.room() else { return };
         let asked = journal[consumer.reader].to_load();
-        if !asked.places.is_empty() {
+        if !asked.positions.is_empty() {
             let name = name_of_handler(handler);
-            let found: Vec<_> = asked.places.iter().filter_map(|place| self.disk.now.load(&name, *place)).collect();
-            assert_eq!(found.len(), asked.places.len(), "nothing is removed that is waited for");
+            let found: Vec<_> =
+                asked.positions.iter().filter_map(|position| self.disk.now.load(&name, *position)).collect();
+            assert_eq!(found.len(), asked.positions.len(), "nothing is removed that is waited for");
             journal.loaded(consumer.reader, &asked, found);
             self.hits.add("a reader goes on from the store");
         }
@@ -70,14 +71,14 @@ impl World<'_> {
                 self.hits.add_many("an answer is lost", usize::from(answer_lost));
                 self.trace(|| format!("handler {handler}: sent, {repeated} again, answer lost: {answer_lost}"));
             }
-            Progress::Done(places, names) => {
+            Progress::Done(positions, names) => {
                 assert_eq!(
-                    journal[consumer.reader].ack_each(&places),
-                    places.len(),
+                    journal[consumer.reader].ack_each(&positions),
+                    positions.len(),
                     "what was read can be acknowledged"
                 );
                 sink.acknowledged.extend(names);
-                self.trace(|| format!("handler {handler}: acknowledges {places:?}"));
+                self.trace(|| format!("handler {handler}: acknowledges {positions:?}"));
             }
         }
     }

@@ -76,11 +76,11 @@ impl World<'_> {
             }
         }
         for of_type in types {
-            hits.add_many("crash: a reader waits for a unit", usize::from(!of_type.moves.is_empty()));
-            hits.add_many("crash: a reader waits for a first list", usize::from(!of_type.arrivals.is_empty()));
+            hits.add_many("crash: a reader waits for a unit", usize::from(!of_type.attachments.is_empty()));
+            hits.add_many("crash: a reader waits for a first list", usize::from(!of_type.after_first_list.is_empty()));
         }
         let is_addressed = |write: &Write| matches!(write, Write::Append { only: Some(only), .. } if !only.is_empty());
-        hits.add_many("crash: a join or leave is not durable", usize::from(disk.log.iter().any(is_addressed)));
+        hits.add_many("crash: an attachment is not durable", usize::from(disk.log.iter().any(is_addressed)));
         for consumer in consumers.iter().flatten() {
             let stats = journal.stats(consumer.reader);
             hits.add_many("crash: visible, not read", usize::from(stats.queued > 0));

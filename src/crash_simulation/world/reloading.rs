@@ -43,30 +43,30 @@ impl World<'_> {
             }
             (Some(before), Some(entries)) if before != entries => {
                 self.hits.add("reload: a route changes");
-                self.reroute(handler, entries);
+                self.set_route(handler, entries);
             }
             _ => {}
         }
     }
 
-    fn reroute(&mut self, handler: usize, entries: Entries) {
+    fn set_route(&mut self, handler: usize, entries: Entries) {
         let route = route(handler, entries);
         let Process { table, journal, consumers, routes, .. } = self.process.as_mut().expect("the process runs");
         let consumer = consumers[handler].as_ref().expect("it is open");
         self.sinks[consumer.sink].allowed.extend(table.taken(&route));
-        let (interest, moves) = table.reroute(consumer.reader, route);
+        let (interest, attachments) = table.set_route(consumer.reader, route);
         journal.set_interest(consumer.reader, &interest);
         routes[handler] = entries;
-        self.trace(|| format!("handler {handler}: now on {:?}, moves {moves:?}", names(entries)));
+        self.trace(|| format!("handler {handler}: now on {:?}, attachments {attachments:?}", names(entries)));
         self.save_now();
-        self.queue_moves(moves);
+        self.queue_attachments(attachments);
     }
 
     /// Removes a handler with its waiting events.
     fn close_handler(&mut self, handler: usize) {
         self.end_save();
         self.end_compaction();
-        // The handler drains first. Known limit: a join or leave that is not durable when its reader is closed is addressed to a
+        // The handler drains first. Known limit: an attachment that is not durable when its reader is closed is addressed to a
         // name, so after a crash a new handler of this name gets it.
         self.process().syncing = None;
         self.begin_sync();

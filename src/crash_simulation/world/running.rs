@@ -89,10 +89,10 @@ impl World<'_> {
         let site = self.homes[&record.unit].site;
         let is_of_type = |unit: &UnitId| self.homes[unit].site == site;
         let wants = |sink: &usize| {
-            let Sink { handler, joined, .. } = &self.sinks[*sink];
+            let Sink { handler, attached, .. } = &self.sinks[*sink];
             let sees = match record.change {
-                Change::Synced { .. } => joined.iter().any(is_of_type),
-                _ => joined.contains(&record.unit),
+                Change::Synced { .. } => attached.iter().any(is_of_type),
+                _ => attached.contains(&record.unit),
             };
             sees && changes(*handler).contains(&record.change)
         };
@@ -217,7 +217,7 @@ impl World<'_> {
 
     /// Compacts the pending records of the slowest handler, which meanwhile may read the records in memory.
     pub(super) fn begin_compaction(&mut self) {
-        let places = 1 + self.random.below(30);
+        let positions = 1 + self.random.below(30);
         let content = &self.disk.now;
         let process = self.process.as_mut().expect("the process runs");
         let until = process.journal.released();
@@ -227,8 +227,8 @@ impl World<'_> {
         let name = name.to_owned();
         let handler = (0..HANDLERS).find(|handler| name_of_handler(*handler) == name).expect("it is one of them");
         let entries = content.entries.get(&name).cloned().unwrap_or_default();
-        let held = process.journal[reader].hold(places, until).expect("something waits");
-        let log = |place| content.records.get(&place).cloned();
+        let held = process.journal[reader].hold(positions, until).expect("something waits");
+        let log = |position| content.records.get(&position).cloned();
         let step = Merger::scan(&entries).step(&held, log, &entries);
         process.compacting = Some(Compacting { handler, step, state: None });
     }
@@ -249,7 +249,7 @@ impl World<'_> {
             return;
         }
         let state = self.process().journal.compacting(reader, &step.written, &step.superseded).expect("it is open");
-        let names = step.superseded.iter().filter_map(|place| self.disk.now.load(&state.name, place));
+        let names = step.superseded.iter().filter_map(|position| self.disk.now.load(&state.name, position));
         self.sinks[sink].merged.extend(names.map(|record| name_of(&record)));
         let settled = [(state.name.clone(), (sink, self.sinks[sink].acknowledged.len()))].into();
         self.disk.write(Write::Compacted(step.clone(), state.clone(), settled));

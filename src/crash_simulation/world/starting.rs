@@ -10,7 +10,7 @@ use crate::{
     },
     indexer::FirstList,
     informer::Seed,
-    journal::{MoveKind, store::Recovered},
+    journal::{AttachmentKind, store::Recovered},
 };
 
 /// Stored description of a unit, in short: see `engine/restore.rs`.
@@ -151,9 +151,9 @@ impl World<'_> {
         let dormant: Vec<_> = self.disk.now.readers.keys().cloned().collect();
         for handler in 0..HANDLERS {
             let name = name_of_handler(handler);
-            let joined = self.disk.now.readers.get(&name).map(|state| state.joined.clone()).unwrap_or_default();
+            let attached = self.disk.now.readers.get(&name).map(|state| state.attached.clone()).unwrap_or_default();
             let before =
-                joined.iter().filter_map(|unit| self.homes.get(unit)).fold(0, |all, unit| all | 1 << unit.entry);
+                attached.iter().filter_map(|unit| self.homes.get(unit)).fold(0, |all, unit| all | 1 << unit.entry);
             if let Some(entries) = self.configuration.route(handler, before) {
                 self.open_handler(handler, entries);
             } else if dormant.contains(&name) {
@@ -168,12 +168,12 @@ impl World<'_> {
     pub(super) fn open_handler(&mut self, handler: usize, entries: Entries) {
         let (name, route) = (name_of_handler(handler), route(handler, entries));
         let returns = self.disk.now.readers.contains_key(&name);
-        let (sink, join) = if returns {
-            (self.disk.now.settled[&name].0, RouteTable::JOIN_OF_RELOAD)
+        let (sink, attach) = if returns {
+            (self.disk.now.settled[&name].0, RouteTable::ATTACH_ON_RELOAD)
         } else {
             self.sinks.push(Sink::new(handler, handler == 1));
             let cause = changes(handler).has(ChangeSet::INITIAL).then_some(Cause::Replay);
-            (self.sinks.len() - 1, MoveKind::Join(cause))
+            (self.sinks.len() - 1, AttachmentKind::Attach(cause))
         };
         let Process { journal, table, .. } = self.process.as_mut().expect("the process runs");
         let interest = table.interest(&route, |_| true);
@@ -184,18 +184,20 @@ impl World<'_> {
         });
         let Ok(()) = selected;
         let reader = journal.open_reader(options);
-        let joined = journal[reader].joined();
+        let attached = journal[reader].attached();
         let taken = table.taken(&route);
-        let moves = table.open(reader, Some(name), route, &joined, join);
-        self.trace(|| format!("handler {handler}: opened on {:?}, had {joined:?}, moves {moves:?}", names(entries)));
-        self.sinks[sink].allowed.extend(taken.union(&joined));
-        self.sinks[sink].joined = joined;
+        let attachments = table.open(reader, Some(name), route, &attached, attach);
+        self.trace(|| {
+            format!("handler {handler}: opened on {:?}, had {attached:?}, attachments {attachments:?}", names(entries))
+        });
+        self.sinks[sink].allowed.extend(taken.union(&attached));
+        self.sinks[sink].attached = attached;
         let schedule = self.schedules[handler];
         let process = self.process();
         process.consumers[handler] = Some(Consumer::new(reader, sink, schedule));
         process.routes[handler] = entries;
         self.save_now();
-        self.queue_moves(moves);
+        self.queue_attachments(attachments);
     }
 
     /// Stores the description of a unit.
@@ -213,7 +215,7 @@ impl World<'_> {
         process.table.retire_unit(unit, last);
         self.update_unit(unit, |stored| stored.retired = Some(last));
         for sink in &mut self.sinks {
-            sink.joined.remove(&unit);
+            sink.attached.remove(&unit);
         }
     }
 

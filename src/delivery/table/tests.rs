@@ -11,14 +11,14 @@ fn info(entry: &str) -> UnitInfo {
 }
 
 fn add(table: &mut RouteTable, unit: u32, entry: &str) -> Vec<ReaderId> {
-    let (_, interests, moves) = table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
-    assert!(moves.is_empty());
+    let (_, interests, attachments) = table.add_unit(UnitId(unit), info(entry), UnitOptions::default(), None);
+    assert!(attachments.is_empty());
     interests.into_iter().map(|(reader, _)| reader).collect()
 }
 
 /// Returns each reader of a new unit, with a flag that is true if the unit must add the reader.
-fn joins(interests: &[(ReaderId, Interest)], unit: u32) -> Vec<(ReaderId, bool)> {
-    interests.iter().map(|(reader, interest)| (*reader, interest.units[&UnitId(unit)].joins)).collect()
+fn attaches(interests: &[(ReaderId, Interest)], unit: u32) -> Vec<(ReaderId, bool)> {
+    interests.iter().map(|(reader, interest)| (*reader, interest.units[&UnitId(unit)].attaches)).collect()
 }
 
 /// Returns the units on the route of a reader.
@@ -42,11 +42,11 @@ fn successor_adds_new_readers_and_drops_old_ones() {
     let mut table = RouteTable::default();
     let [both, old, new] = ["*", "old", "new"].map(|entry| add_route(&mut table, with(entry, Duration::ZERO)));
     add(&mut table, 1, "old");
-    let (_, interests, moves) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
-    assert_eq!(joins(&interests, 2), [(both, false), (new, true)]);
-    assert!(!interests[0].1.units[&UnitId(1)].joins);
-    let leave = Move { reader: old, kind: MoveKind::Leave };
-    assert_eq!(moves, [leave, Move { reader: new, kind: RouteTable::JOIN_OF_RELOAD }]);
+    let (_, interests, attachments) = table.add_unit(UnitId(2), info("new"), UnitOptions::default(), Some("old"));
+    assert_eq!(attaches(&interests, 2), [(both, false), (new, true)]);
+    assert!(!interests[0].1.units[&UnitId(1)].attaches);
+    let detach = Attachment { reader: old, kind: AttachmentKind::Detach };
+    assert_eq!(attachments, [detach, Attachment { reader: new, kind: RouteTable::ATTACH_ON_RELOAD }]);
 }
 
 #[test]
@@ -133,18 +133,20 @@ fn late_reader_joins_running_and_later_units() {
     assert_eq!(table.taken(&route), BTreeSet::from([UnitId(0)]));
     let reader = add_route(&mut table, route);
     assert_eq!(add(&mut table, 3, "pods"), [reader]);
-    let (join, leave) = (MoveKind::Join(Some(Cause::Reload)), MoveKind::Leave);
-    let moves = |moves: Vec<(UnitId, Move)>| moves.iter().map(|(unit, asked)| (unit.0, asked.kind)).collect::<Vec<_>>();
-    let joins = |interest: &Interest, unit| interest.units.get(&UnitId(unit)).map(|interest| interest.joins);
-    let (interest, rerouted) = table.reroute(reader, with("jobs", Duration::ZERO));
-    assert_eq!(moves(rerouted), [(0, leave), (3, leave), (1, join)]);
-    assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [None, Some(true), None, None]);
-    let (interest, rerouted) = table.reroute(reader, with("*", Duration::ZERO));
-    assert_eq!(moves(rerouted), [(0, join), (3, join)]);
-    assert_eq!([0, 1, 2, 3].map(|unit| joins(&interest, unit)), [Some(true), Some(false), None, Some(true)]);
+    let (attach, detach) = (AttachmentKind::Attach(Some(Cause::Reload)), AttachmentKind::Detach);
+    let attachments = |attachments: Vec<(UnitId, Attachment)>| {
+        attachments.iter().map(|(unit, asked)| (unit.0, asked.kind)).collect::<Vec<_>>()
+    };
+    let attaches = |interest: &Interest, unit| interest.units.get(&UnitId(unit)).map(|interest| interest.attaches);
+    let (interest, routed) = table.set_route(reader, with("jobs", Duration::ZERO));
+    assert_eq!(attachments(routed), [(0, detach), (3, detach), (1, attach)]);
+    assert_eq!([0, 1, 2, 3].map(|unit| attaches(&interest, unit)), [None, Some(true), None, None]);
+    let (interest, routed) = table.set_route(reader, with("*", Duration::ZERO));
+    assert_eq!(attachments(routed), [(0, attach), (3, attach)]);
+    assert_eq!([0, 1, 2, 3].map(|unit| attaches(&interest, unit)), [Some(true), Some(false), None, Some(true)]);
     assert_eq!(table.types(reader), ["pods"]);
     table.routes.remove(&reader);
-    assert!(table.reroute(reader, with("*", Duration::ZERO)).1.is_empty(), "it is unknown");
+    assert!(table.set_route(reader, with("*", Duration::ZERO)).1.is_empty(), "it is unknown");
 }
 
 #[test]

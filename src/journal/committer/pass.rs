@@ -30,7 +30,7 @@ pub(super) struct Pass {
     /// The reader that is being compacted.
     current: Option<(ReaderId, Compactor)>,
     /// Number of records in the next step.
-    places: usize,
+    positions: usize,
     /// Due time of the next step. The pause between two steps is as long as the last step. During the pause readers can load
     /// records.
     pub(super) due: Instant,
@@ -41,7 +41,7 @@ pub(super) struct Pass {
 impl Pass {
     /// Starts a pass over all records up to a position.
     pub(super) fn new(until: Sequence) -> Self {
-        Self { until, current: None, places: PLACES_FIRST, due: now(), written: 0, merged: 0 }
+        Self { until, current: None, positions: PLACES_FIRST, due: now(), written: 0, merged: 0 }
     }
 
     /// Takes the next step. Returns true after the last one. An error ends the pass.
@@ -54,19 +54,19 @@ impl Pass {
                 return Ok(true);
             };
             self.current = Some((reader, Compactor::new(name)));
-            self.places = PLACES_FIRST;
+            self.positions = PLACES_FIRST;
             return Ok(false);
         };
         if compactor.scan_from.is_some() {
             disk.store.scan_compacted(compactor)?;
         } else {
-            let next = inner.with(*reader, |reader| reader.hold(self.places, self.until));
+            let next = inner.with(*reader, |reader| reader.hold(self.positions, self.until));
             let Some(mut records) = next else {
                 self.current = None;
                 return Ok(false);
             };
             judge(inner, disk, *reader, &mut records)?;
-            if records.places.is_empty() {
+            if records.positions.is_empty() {
                 release(inner, *reader); // the filter refused all records of the step
             } else {
                 let step = disk.store.plan_compaction(compactor, &records)?;
@@ -74,8 +74,8 @@ impl Pass {
                 self.merged += step.superseded.len();
                 inner.put_compacted(disk, *reader, step)?;
             }
-            let places = if begin.elapsed() > STEP { self.places / 2 } else { self.places * 2 };
-            self.places = places.clamp(PLACES.0, PLACES.1);
+            let positions = if begin.elapsed() > STEP { self.positions / 2 } else { self.positions * 2 };
+            self.positions = positions.clamp(PLACES.0, PLACES.1);
         }
         self.due = now() + begin.elapsed();
         Ok(false)
@@ -92,8 +92,8 @@ impl Pass {
 
 /// Judges records before they are coalesced. Refused records no longer wait.
 fn judge(inner: &Inner, disk: &Disk, reader: ReaderId, held: &mut Held) -> Result<(), StoreError> {
-    let Some((filter, places)) = held.to_judge.take() else { return Ok(()) };
-    let judged = filter.judge_all(&disk.store.load(&places)?);
+    let Some((filter, positions)) = held.to_judge.take() else { return Ok(()) };
+    let judged = filter.judge_all(&disk.store.load(&positions)?);
     held.leave_out(&inner.with(reader, |reader| reader.refuse(&judged)));
     Ok(())
 }

@@ -130,12 +130,12 @@ impl Work<'_> {
     }
 
     /// Drops the records that wait before a position, for all readers.
-    fn drop_before(&mut self, place: Sequence) -> Result<(), StoreError> {
-        let slow = self.inner.core().spilled_before(place);
-        for (reader, name, places) in slow {
-            let named = &places[..places.len().min(NAMED_LOSSES_MAX)];
+    fn drop_before(&mut self, position: Sequence) -> Result<(), StoreError> {
+        let slow = self.inner.core().spilled_before(position);
+        for (reader, name, positions) in slow {
+            let named = &positions[..positions.len().min(NAMED_LOSSES_MAX)];
             let records = self.disk.store.load_for(&name, named)?;
-            self.inner.with(reader, |reader| reader.drop_spilled(&places, &records, place));
+            self.inner.with(reader, |reader| reader.drop_spilled(&positions, &records, position));
         }
         self.save()
     }

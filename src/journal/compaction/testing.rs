@@ -42,15 +42,15 @@ impl Merger {
         log: impl Fn(u64) -> Option<(Record, Option<String>)>,
         entries: &BTreeMap<u64, Entry>,
     ) -> Step {
-        let of_log = |place: &u64| log(*place).map(|(record, only)| (*place, (record, only, *place)));
-        let mut sources: BTreeMap<u64, Entry> = held.places.iter().filter_map(of_log).collect();
+        let of_log = |position: &u64| log(*position).map(|(record, only)| (*position, (record, only, *position)));
+        let mut sources: BTreeMap<u64, Entry> = held.positions.iter().filter_map(of_log).collect();
         let rows: Vec<_> = sources.values().map(row).collect();
-        let plan = self.lanes.plan(&rows, |place| held.may_merge.contains(place), held.shown);
-        for (place, entry) in entries {
-            sources.entry(*place).or_insert_with(|| entry.clone());
+        let plan = self.lanes.plan(&rows, |position| held.may_merge.contains(position), held.shown);
+        for (position, entry) in entries {
+            sources.entry(*position).or_insert_with(|| entry.clone());
         }
-        let entry = |(place, draft): (&u64, &Draft)| (*place, compose(*place, *draft, &sources));
-        let written = held.places.iter().copied().filter(|place| !plan.superseded.contains(*place));
+        let entry = |(position, draft): (&u64, &Draft)| (*position, compose(*position, *draft, &sources));
+        let written = held.positions.iter().copied().filter(|position| !plan.superseded.contains(*position));
         let written = written.chain(plan.drafts.keys().copied()).collect();
         Step { entries: plan.drafts.iter().map(entry).collect(), written, superseded: plan.superseded }
     }
@@ -68,7 +68,7 @@ fn row((record, only, last): &Entry) -> Row {
     };
     let kind = ChangeKind::of(&record.change);
     let tail = Tail {
-        place: record.sequence.0,
+        position: record.sequence.0,
         last: *last,
         uid: of(uid.to_owned()),
         state: of(format!("{uid} {version}")),
@@ -79,8 +79,9 @@ fn row((record, only, last): &Entry) -> Row {
     Row { lane: [of(key.clone()), u64::from(record.unit.0)], cause, tail }
 }
 
-fn compose(place: u64, draft: Draft, sources: &BTreeMap<u64, Entry>) -> Entry {
-    let [at, shape, from, before] = [place, draft.shape, draft.object, draft.old].map(|place| &sources[&place]);
+fn compose(position: u64, draft: Draft, sources: &BTreeMap<u64, Entry>) -> Entry {
+    let [at, shape, from, before] =
+        [position, draft.shape, draft.object, draft.old].map(|position| &sources[&position]);
     let mut record = Record { old_lost: before.0.old_lost, change: shape.0.change.clone(), ..at.0.clone() };
     match &mut record.change {
         Change::Added { object, .. }
@@ -95,5 +96,5 @@ fn compose(place: u64, draft: Draft, sources: &BTreeMap<u64, Entry>) -> Entry {
         Change::Synced { .. } => {}
     }
     record.old_lost &= matches!(record.change, Change::Updated { .. });
-    (record, shape.1.clone(), place.max(from.2))
+    (record, shape.1.clone(), position.max(from.2))
 }

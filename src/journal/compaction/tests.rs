@@ -18,10 +18,10 @@ struct Said {
 }
 
 impl Said {
-    fn row(self, place: u64, last: u64) -> Row {
+    fn row(self, position: u64, last: u64) -> Row {
         let cause = Some(self.cause);
         let tail = Tail {
-            place,
+            position,
             last,
             uid: self.uid,
             state: self.uid << 32 | self.version,
@@ -53,17 +53,18 @@ impl Waiting {
 
     /// Takes one step over the oldest `count` records that were not coalesced yet.
     fn step(&mut self, lanes: &mut Lanes, count: usize, in_memory: &BTreeSet<u64>) {
-        let places: Vec<u64> =
-            self.records.keys().copied().filter(|place| !self.merged.contains(place)).take(count).collect();
-        let rows: Vec<Row> = places.iter().map(|place| self.records[place].0.row(*place, *place)).collect();
-        let may_merge = |place| self.records.contains_key(&place) && !in_memory.contains(&place);
+        let positions: Vec<u64> =
+            self.records.keys().copied().filter(|position| !self.merged.contains(position)).take(count).collect();
+        let rows: Vec<Row> =
+            positions.iter().map(|position| self.records[position].0.row(*position, *position)).collect();
+        let may_merge = |position| self.records.contains_key(&position) && !in_memory.contains(&position);
         let plan = lanes.plan(&rows, may_merge, self.shown);
         let before = self.records.clone();
-        for place in &plan.superseded {
-            assert!(self.records.remove(&place).is_some(), "{place} is merged once");
-            self.merged.remove(&place);
+        for position in &plan.superseded {
+            assert!(self.records.remove(&position).is_some(), "{position} is merged once");
+            self.merged.remove(&position);
         }
-        for (place, draft) in &plan.drafts {
+        for (position, draft) in &plan.drafts {
             let (shape, object) = (before[&draft.shape].0, before[&draft.object].0);
             let old = before[&draft.old].0;
             let is_update = shape.kind == ChangeKind::Updated;
@@ -74,24 +75,24 @@ impl Waiting {
                 old_uid: if is_update { old.old_uid } else { object.uid },
                 ..shape
             };
-            self.records.insert(*place, (said, draft.object.max(*place)));
-            self.merged.insert(*place);
+            self.records.insert(*position, (said, draft.object.max(*position)));
+            self.merged.insert(*position);
         }
-        self.merged.extend(places.into_iter().filter(|place| self.records.contains_key(place)));
+        self.merged.extend(positions.into_iter().filter(|position| self.records.contains_key(position)));
     }
 
     /// Rebuilds the table from the coalesced records.
     fn scan(&self) -> Lanes {
         let mut lanes = Lanes::default();
-        for place in &self.merged {
-            let (said, last) = self.records[place];
-            lanes.note(&said.row(*place, last.max(*place)));
+        for position in &self.merged {
+            let (said, last) = self.records[position];
+            lanes.note(&said.row(*position, last.max(*position)));
         }
         lanes
     }
 
     fn brief(&self) -> Vec<String> {
-        self.records.iter().map(|(place, (said, _))| format!("{place} {}", said.brief())).collect()
+        self.records.iter().map(|(position, (said, _))| format!("{position} {}", said.brief())).collect()
     }
 }
 
@@ -186,7 +187,7 @@ fn initial_objects_stay_before_synced() {
 
 #[test]
 fn reload_keeps_the_body_it_shows() {
-    let shown = |plan: &Plan| plan.drafts.iter().map(|(place, draft)| (*place, draft.object)).collect::<Vec<_>>();
+    let shown = |plan: &Plan| plan.drafts.iter().map(|(position, draft)| (*position, draft.object)).collect::<Vec<_>>();
     let rows = |cause| [updated(1, 1, 2).row(1, 1), unchanged(cause, 1, 2).row(2, 2)];
     let plan = Lanes::default().plan(&rows(Cause::Reload), |_| true, 0);
     assert_eq!(shown(&plan), [(1, 2)]);
@@ -264,22 +265,22 @@ fn history(dice: &[(u64, u8)]) -> Vec<Said> {
 /// Asserts that a history is consistent, and returns the objects at its end.
 fn tell(records: &BTreeMap<u64, (Said, u64)>) -> BTreeMap<u64, (u64, u64)> {
     let mut states: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for (place, (said, _)) in records {
+    for (position, (said, _)) in records {
         let state = states.get(&said.lane).copied();
         match said.kind {
             ChangeKind::Synced => {}
             ChangeKind::Added => {
-                assert_eq!(state, None, "{place}: added twice");
+                assert_eq!(state, None, "{position}: added twice");
                 states.insert(said.lane, (said.uid, said.version));
             }
             ChangeKind::Updated => {
-                assert_eq!(state, said.old.map(|old| (said.old_uid, old)), "{place}: its old is the state before");
+                assert_eq!(state, said.old.map(|old| (said.old_uid, old)), "{position}: its old is the state before");
                 states.insert(said.lane, (said.uid, said.version));
             }
-            ChangeKind::Refreshed => panic!("{place}: nobody waits for it"),
-            ChangeKind::Unchanged => assert_eq!(state, Some((said.uid, said.version)), "{place}"),
+            ChangeKind::Refreshed => panic!("{position}: nobody waits for it"),
+            ChangeKind::Unchanged => assert_eq!(state, Some((said.uid, said.version)), "{position}"),
             ChangeKind::Deleted | ChangeKind::Removed => {
-                assert_eq!(state.map(|(uid, _)| uid), Some(said.uid), "{place}: the end of what was told");
+                assert_eq!(state.map(|(uid, _)| uid), Some(said.uid), "{position}: the end of what was told");
                 states.remove(&said.lane);
             }
         }

@@ -1,4 +1,4 @@
-//! Appends, their release, and joins and leaves of readers.
+//! Appends, their release, and attachments of readers.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -8,9 +8,9 @@ use super::Journal;
 use crate::{
     change::{Cause, Change, Reached},
     journal::{
-        AppendError, Fenced, Move, MoveKind, Sequence, Ticket, UnitId,
+        AppendError, Attachment, AttachmentKind, Fenced, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
-        recovery::with_mark,
+        recovery::with_marker,
         store::{Append, NOBODY},
     },
     mutex::lock,
@@ -121,29 +121,29 @@ impl Journal {
         self.inner.core().passed()
     }
 
-    /// Makes a reader join or leave `unit`. Appends `changes` for this reader alone, and releases them. Call it between two batches
-    /// of the unit. Earlier appends of the unit are delivered as before. Has no effect on a closed reader.
+    /// Attaches a reader to `unit`, or detaches it. Appends `changes` for this reader alone, and releases them. Call it between two
+    /// batches of the unit. Earlier appends of the unit are delivered as before. Has no effect on a closed reader.
     ///
-    /// After a join the reader sees the later appends of the unit, and none of its earlier ones (S-5). A join has no effect if
-    /// the reader sees the unit already. After a leave the reader sees no later appends of the unit.
-    pub fn cross(
+    /// Once attached, the reader sees the later appends of the unit, and none of its earlier ones (S-5). Attaching has no effect if
+    /// the reader sees the unit already. Once detached, the reader sees no later appends of the unit.
+    pub fn attach(
         &self,
-        Move { reader, kind }: Move,
+        Attachment { reader, kind }: Attachment,
         unit: UnitId,
         epoch: u64,
         changes: &[Change],
         now: Timestamp,
     ) -> Result<(), AppendError> {
-        let joins = matches!(kind, MoveKind::Join(_));
+        let attaches = matches!(kind, AttachmentKind::Attach(_));
         let time_micros = now.as_microsecond();
         let _gate = self.inner.disk().map(Disk::enter).transpose()?;
-        let stored = self.inner.disk().map(|_| with_mark(joins, changes));
+        let stored = self.inner.disk().map(|_| with_marker(attaches, changes));
         let changes = stored.as_deref().unwrap_or(changes);
-        let crossed = self.inner.advance(|core| {
-            let ticket = core.cross((reader, joins), unit, epoch, changes, time_micros)?;
+        let appended = self.inner.advance(|core| {
+            let ticket = core.attach((reader, attaches), unit, epoch, changes, time_micros)?;
             Ok::<_, Fenced>(ticket.map(|ticket| (ticket, core.address(reader))))
         })?;
-        let (Some((ticket, only)), Some(disk)) = (crossed, self.inner.disk()) else { return Ok(()) };
+        let (Some((ticket, only)), Some(disk)) = (appended, self.inner.disk()) else { return Ok(()) };
         let append = Append { unit, first: ticket.first, time_micros, changes, only: Some(&only), reached: None };
         self.write(disk, epoch, ticket, &append)
     }

@@ -20,7 +20,7 @@ impl Journal {
     ///
     /// With a store, a reader whose name is known from the last run resumes at the position of that run. It gets the records that
     /// it had not acknowledged, and later records that match its new interest. Resyncs are not repeated. It still sees the units
-    /// that it had joined. A joined unit that it no longer wants stays visible until the reader [leaves](Journal::cross) that unit.
+    /// that it was attached to. A unit that it no longer wants stays visible until the reader is [detached](Journal::attach).
     /// Blocks on the disk, and other calls on the journal wait meanwhile. To avoid delayed appends, open the readers of the last
     /// run before the first append.
     pub fn open_reader(&self, options: ReaderOptions) -> Result<ReaderId, OpenReaderError> {
@@ -71,12 +71,12 @@ impl Journal {
     }
 
     /// Returns the units that a reader sees.
-    pub fn joined(&self, reader: ReaderId) -> BTreeSet<UnitId> {
-        self.inner.with(reader, |reader| reader.joined())
+    pub fn attached(&self, reader: ReaderId) -> BTreeSet<UnitId> {
+        self.inner.with(reader, |reader| reader.attached())
     }
 
     /// Replaces the interest of a reader, from the next release on. Records that wait already are kept. A unit that the reader
-    /// sees and no longer wants stays visible until the reader [leaves](Journal::cross) it. May block on the disk.
+    /// sees and no longer wants stays visible until the reader is [detached](Journal::attach). May block on the disk.
     pub fn set_interest(&self, reader: ReaderId, interest: &Interest) {
         self.inner.core().set_interest(reader, interest);
         // The interest is saved before the next append. After a crash the reader then sees the same units as now.
@@ -86,7 +86,7 @@ impl Journal {
     }
 
     /// Makes a reader see a new unit that replaces units that the reader saw, although the unit is not part of its interest. The
-    /// reader must then [leave](Journal::cross) the unit. May block on the disk.
+    /// reader must then be [detached](Journal::attach). May block on the disk.
     pub fn inherit(&self, reader: ReaderId, unit: UnitId) {
         self.inner.core().inherit(reader, unit);
         if let Some(disk) = self.inner.disk() {

@@ -52,7 +52,7 @@ impl Journal {
     /// flight.
     pub async fn fetch(&self, reader: ReaderId, max_events: usize, max_bytes: usize) -> Vec<Record> {
         loop {
-            if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).places.is_empty() {
+            if self.is_stored() && !self.inner.with(reader, |reader| reader.to_load()).positions.is_empty() {
                 let journal = self.clone();
                 if tokio::task::spawn_blocking(move || journal.load(reader)).await.is_err() {
                     error!("reading the journal panicked; retrying");
@@ -71,10 +71,10 @@ impl Journal {
         let Some(disk) = self.inner.disk() else { return };
         let to_load = |reader: &mut JournalReader| Some((reader.name()?.to_owned(), reader.to_load()));
         let Some((name, asked)) = self.inner.with(reader, to_load) else { return };
-        let Some(first) = asked.places.first() else { return };
-        match disk.store.load_for(&name, &asked.places) {
+        let Some(first) = asked.positions.first() else { return };
+        match disk.store.load_for(&name, &asked.positions) {
             Ok(records) => {
-                let missing = asked.places.len() - records.len();
+                let missing = asked.positions.len() - records.len();
                 let is_taken = self.inner.core().loaded(reader, &asked, records);
                 if missing > 0 && is_taken {
                     warn!(missing, first, "records of a reader are missing in the state");

@@ -27,14 +27,14 @@ impl MemoryJournal {
         visit_heads: impl FnOnce(Sequence, &mut dyn FnMut(&Head<'_>)) -> Result<(), E>,
     ) -> Result<(), E> {
         let known = options.name.as_deref().and_then(|name| self.dormant.get_mut(name));
-        let (Some(known), until) = (known, self.mark) else { return Ok(()) };
+        let (Some(known), until) = (known, self.released) else { return Ok(()) };
         let mut state = known.clone();
         visit_heads(state.position, &mut |head| {
-            if head.sequence <= until {
+            if head.sequence <= until.0 {
                 state.select(head, options.interest.changes, &self.units);
             }
         })?;
-        state.position = Sequence(until);
+        state.position = until;
         *known = state;
         Ok(())
     }
@@ -55,7 +55,7 @@ impl MemoryJournal {
         let id = ReaderId(self.next_reader);
         self.next_reader += 1;
         self.readers.insert(id, reader);
-        self.forget_given_up(Sequence(self.kept_from), false);
+        self.forget_given_up(self.kept_from, false);
         self.set_interest(id, &interest);
         id
     }
@@ -66,7 +66,7 @@ impl MemoryJournal {
         }
         let last = self.last();
         for batch in &mut self.pending {
-            if let Turn::Cross { reader: of, join: Some(resync_every) } = &mut batch.turn
+            if let Turn::Attachment { reader: of, attach: Some(resync_every) } = &mut batch.turn
                 && *of == reader
                 && let Some(wanted) = interest.units.get(&batch.unit)
             {
@@ -78,7 +78,7 @@ impl MemoryJournal {
         }
     }
 
-    /// Makes a reader see a new unit that is not part of its interest. A leave follows.
+    /// Makes a reader see a new unit that is not part of its interest. It is detached next.
     pub(crate) fn inherit(&mut self, reader: ReaderId, unit: UnitId) {
         let last = self.last();
         if let Some(reader) = self.readers.get_mut(&reader) {
@@ -116,7 +116,7 @@ impl MemoryJournal {
     pub(crate) fn passed(&self) -> Sequence {
         let positions = self.readers.values().filter_map(JournalReader::first).map(|first| first.0 - 1);
         let dormant = self.dormant.values().map(|state| waits_from(state) - 1);
-        Sequence(positions.chain(dormant).fold(self.mark, u64::min))
+        Sequence(positions.chain(dormant).fold(self.released.0, u64::min))
     }
 
     /// Returns the changed states of readers, and marks them as saved.
@@ -174,13 +174,13 @@ impl MemoryJournal {
 
     /// Returns the position before which no record is kept.
     pub(crate) fn kept_from(&self) -> Sequence {
-        Sequence(self.kept_from)
+        self.kept_from
     }
 
     /// Returns the name of the named reader with the oldest unacknowledged record; `None` if there is no such record.
     pub(crate) fn slowest(&self) -> Option<String> {
         let open = self.readers.values().filter_map(|reader| Some((reader.first()?.0, reader.name()?)));
-        let slow = open.filter(|(first, _)| *first <= self.mark);
+        let slow = open.filter(|(first, _)| *first <= self.released.0);
         slow.min_by_key(|(first, _)| *first).map(|(_, name)| name.to_owned())
     }
 
@@ -190,7 +190,7 @@ impl MemoryJournal {
 
     /// Notes that records before `first` are no longer kept.
     pub(crate) fn set_kept_from(&mut self, first: Sequence) {
-        self.kept_from = self.kept_from.max(first.0);
+        self.kept_from = self.kept_from.max(first);
         self.forget_given_up(first, false);
     }
 

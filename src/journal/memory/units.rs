@@ -66,9 +66,9 @@ impl MemoryJournal {
 
     /// Returns true if a reader is due for a resync of a unit.
     pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        // A reader may be due once its pending join takes effect.
-        let is_joined = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Cross { .. });
-        self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_joined)
+        // A reader may be due once its pending attachment takes effect.
+        let is_attached = |batch: &Batch| batch.unit == unit && matches!(batch.turn, Turn::Attachment { .. });
+        self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_attached)
     }
 
     /// Refuses appends with earlier epochs.

@@ -18,7 +18,7 @@ use crate::{
 pub(super) struct ReaderInterest {
     pub(super) changes: ChangeSet,
     pub(super) filter: Option<RecordFilter>,
-    pub(super) units: HashMap<UnitId, Sight>,
+    pub(super) units: HashMap<UnitId, ReaderUnit>,
     /// Last position of the reader's initial state, for each type. Added records up to this position belong to the initial state
     /// (S-8).
     pub(super) marks: HashMap<TypeNumber, Sequence>,
@@ -26,26 +26,26 @@ pub(super) struct ReaderInterest {
 
 /// A reader's view of one unit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sight {
-    /// Position after which the reader sees the records of the unit; `None` before the join.
-    joined: Option<Sequence>,
-    /// Set while the unit is part of the interest. If not set, the reader is about to leave the unit.
+pub(super) struct ReaderUnit {
+    /// Position after which the reader sees the records of the unit; `None` before it is attached.
+    attached: Option<Sequence>,
+    /// Set while the unit is part of the interest. If not set, the reader is about to be detached.
     wanted: bool,
     /// The reader gets every nth resync of the unit; 0 means none (S-11).
     resync_every: u32,
 }
 
 impl ReaderInterest {
-    /// Returns the interest of a reader that had joined these units in the last run. It is replaced before the first append.
-    pub(super) fn of_last_run(joined: BTreeSet<UnitId>, units: &Units) -> Self {
+    /// Returns the interest of a reader that was attached to these units in the last run. It is replaced before the first append.
+    pub(super) fn of_last_run(attached: BTreeSet<UnitId>, units: &Units) -> Self {
         let is_known = |unit: &UnitId| units.get(unit).is_some_and(|unit| !unit.retired);
-        let seen = Sight { joined: Some(Sequence(0)), ..Sight::default() };
-        Self { units: joined.into_iter().filter(is_known).map(|unit| (unit, seen)).collect(), ..Self::default() }
+        let seen = ReaderUnit { attached: Some(Sequence(0)), ..ReaderUnit::default() };
+        Self { units: attached.into_iter().filter(is_known).map(|unit| (unit, seen)).collect(), ..Self::default() }
     }
 
-    /// Returns true if the reader has joined a unit.
-    fn has_joined(&self, unit: UnitId) -> bool {
-        self.units.get(&unit).is_some_and(|sight| sight.joined.is_some())
+    /// Returns true if the reader is attached to a unit.
+    fn is_attached(&self, unit: UnitId) -> bool {
+        self.units.get(&unit).is_some_and(|of_unit| of_unit.attached.is_some())
     }
 
     fn wants(&self, change: &Change, unit: &JournalUnit) -> bool {
@@ -54,7 +54,7 @@ impl ReaderInterest {
     }
 
     fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
-        let is_due = |sight: &Sight| sight.joined.is_some() && round.is_multiple_of(sight.resync_every);
+        let is_due = |of_unit: &ReaderUnit| of_unit.attached.is_some() && round.is_multiple_of(of_unit.resync_every);
         self.changes.has(ChangeSet::RESYNC) && self.units.get(&unit).is_some_and(is_due)
     }
 
@@ -73,7 +73,7 @@ impl JournalReader {
         }
     }
 
-    /// Replaces the interest. A unit that the reader sees and no longer wants stays visible until the reader leaves it.
+    /// Replaces the interest. A unit that the reader sees and no longer wants stays visible until the reader is detached.
     pub(crate) fn set_interest(
         &mut self,
         interest: &Interest,
@@ -86,17 +86,17 @@ impl JournalReader {
         }
         self.interest.changes = interest.changes;
         self.interest.filter.clone_from(&interest.filter);
-        self.interest.units.retain(|unit, sight| interest.units.contains_key(unit) || sight.joined.is_some());
-        for (unit, sight) in &mut self.interest.units {
-            sight.wanted = interest.units.contains_key(unit);
-            sight.resync_every = interest.units.get(unit).map_or(sight.resync_every, |wanted| wanted.resync_every);
+        self.interest.units.retain(|unit, of_unit| interest.units.contains_key(unit) || of_unit.attached.is_some());
+        for (unit, of_unit) in &mut self.interest.units {
+            of_unit.wanted = interest.units.contains_key(unit);
+            of_unit.resync_every = interest.units.get(unit).map_or(of_unit.resync_every, |wanted| wanted.resync_every);
         }
         self.touch();
         for (id, wanted) in &interest.units {
             let unit = &units[id];
-            let joined = (!wanted.joins).then_some(last);
-            let sight = Sight { joined, wanted: true, resync_every: wanted.resync_every };
-            self.interest.units.entry(*id).or_insert(sight);
+            let attached = (!wanted.attaches).then_some(last);
+            let of_unit = ReaderUnit { attached, wanted: true, resync_every: wanted.resync_every };
+            self.interest.units.entry(*id).or_insert(of_unit);
             if let Some(synced) = synced.get(&unit.terms.resource) {
                 self.interest.mark(unit.terms.resource, *synced);
             }
@@ -106,7 +106,7 @@ impl JournalReader {
     /// Starts to see a unit that is not part of the interest, from the position `last` on.
     pub(crate) fn inherit(&mut self, unit: UnitId, last: Sequence) {
         if !self.abandoned {
-            self.interest.units.entry(unit).or_insert(Sight { joined: Some(last), ..Sight::default() });
+            self.interest.units.entry(unit).or_insert(ReaderUnit { attached: Some(last), ..ReaderUnit::default() });
             self.touch();
         }
     }
@@ -124,8 +124,8 @@ impl JournalReader {
                 if sees(ChangeKind::Synced, unit, units, |unit| self.interest.units.contains_key(&unit)) {
                     self.interest.mark(unit.terms.resource, record.sequence);
                 }
-                let joined = |unit| self.interest.units.get(&unit)?.joined;
-                let is_before = |unit| joined(unit).is_some_and(|joined| joined < record.sequence);
+                let attached = |unit| self.interest.units.get(&unit)?.attached;
+                let is_before = |unit| attached(unit).is_some_and(|attached| attached < record.sequence);
                 let sees_type = sees(ChangeKind::Synced, unit, units, is_before);
                 if sees_type && self.interest.wants(&record.change, unit) {
                     self.push(record, unit.terms, true);
@@ -138,24 +138,30 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Takes the records of a join or a leave. Returns true if one of them is wanted. `join` is `None` for a leave. For a join, it
-    /// is the number that [`Self::resync_every`] returned when the join was appended.
-    pub(crate) fn cross(&mut self, join: Option<u32>, records: &[Record], last: Sequence, unit: &JournalUnit) -> bool {
-        if self.abandoned || self.sees(unit.id) == join.is_some() {
+    /// Takes the records of an attachment. Returns true if one of them is wanted. `attach` is `None` to detach. Else it
+    /// is the number that [`Self::resync_every`] returned when the attachment was appended.
+    pub(crate) fn attach(
+        &mut self,
+        attach: Option<u32>,
+        records: &[Record],
+        last: Sequence,
+        unit: &JournalUnit,
+    ) -> bool {
+        if self.abandoned || self.sees(unit.id) == attach.is_some() {
             return false;
         }
         let before = self.tally.stats.wanted;
         self.touch();
-        if let Some(resync_every) = join {
-            // The interest may no longer contain the unit. A leave then follows.
-            let unwanted = Sight { resync_every, ..Sight::default() };
-            self.interest.units.entry(unit.id).or_insert(unwanted).joined = Some(last);
+        if let Some(resync_every) = attach {
+            // The interest may no longer contain the unit. It is then detached.
+            let unwanted = ReaderUnit { resync_every, ..ReaderUnit::default() };
+            self.interest.units.entry(unit.id).or_insert(unwanted).attached = Some(last);
             self.interest.mark(unit.terms.resource, last);
-        } else if let Entry::Occupied(mut sight) = self.interest.units.entry(unit.id) {
-            if sight.get().wanted {
-                sight.get_mut().joined = None;
+        } else if let Entry::Occupied(mut of_unit) = self.interest.units.entry(unit.id) {
+            if of_unit.get().wanted {
+                of_unit.get_mut().attached = None;
             } else {
-                sight.remove();
+                of_unit.remove();
             }
         }
         let is_mark = |record: &&Record| matches!(record.change, Change::Synced { .. });
@@ -166,14 +172,14 @@ impl JournalReader {
         self.tally.stats.wanted > before
     }
 
-    /// Returns true if the reader has joined a unit.
+    /// Returns true if the reader is attached to a unit.
     pub(crate) fn sees(&self, unit: UnitId) -> bool {
-        self.interest.has_joined(unit)
+        self.interest.is_attached(unit)
     }
 
     /// Returns n if the reader gets every nth resync of the unit; 0 means none.
     pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
-        self.interest.units.get(&unit).map_or(0, |sight| sight.resync_every)
+        self.interest.units.get(&unit).map_or(0, |of_unit| of_unit.resync_every)
     }
 
     pub(crate) fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {
@@ -183,16 +189,16 @@ impl JournalReader {
     pub(crate) fn has_synced(&self, units: &Units, synced: &HashMap<TypeNumber, Sequence>) -> bool {
         let oldest = self.first();
         let is_past = |position: Sequence| oldest.is_none_or(|oldest| oldest > position);
-        let is_done = |(id, sight): (&UnitId, &Sight)| {
+        let is_done = |(id, of_unit): (&UnitId, &ReaderUnit)| {
             let synced = units.get(id).and_then(|unit| synced.get(&unit.terms.resource));
-            sight.joined.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
+            of_unit.attached.is_some_and(is_past) && synced.is_some_and(|synced| is_past(*synced))
         };
         !self.abandoned && self.interest.units.iter().all(is_done)
     }
 
     /// Returns the units that the reader sees.
-    pub(crate) fn joined(&self) -> BTreeSet<UnitId> {
-        let seen = self.interest.units.iter().filter(|(_, sight)| sight.joined.is_some());
+    pub(crate) fn attached(&self) -> BTreeSet<UnitId> {
+        let seen = self.interest.units.iter().filter(|(_, of_unit)| of_unit.attached.is_some());
         seen.map(|(unit, _)| *unit).collect()
     }
 }

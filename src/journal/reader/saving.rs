@@ -18,7 +18,7 @@ pub struct Held {
     /// The reader's filter, and the positions of the records to judge before anything is coalesced; `None` without a filter.
     pub to_judge: Option<(RecordFilter, Vec<u64>)>,
     /// Positions of the records, in order.
-    pub places: Vec<u64>,
+    pub positions: Vec<u64>,
     /// Positions of all records that wait only in the store. Only these may be coalesced.
     pub may_merge: RoaringTreemap,
     /// Last position that was handed out.
@@ -28,7 +28,7 @@ pub struct Held {
 impl Held {
     /// Leaves out records that the filter refused.
     pub(crate) fn leave_out(&mut self, refused: &RoaringTreemap) {
-        self.places.retain(|place| !refused.contains(*place));
+        self.positions.retain(|position| !refused.contains(*position));
         self.may_merge -= refused;
     }
 }
@@ -74,7 +74,7 @@ impl JournalReader {
 
     /// Returns the state, and marks it as saved.
     fn state(&mut self, mark: Sequence) -> Option<StoredReader> {
-        let (pending, joined) = (self.pending(), self.joined());
+        let (pending, attached) = (self.pending(), self.attached());
         let stored = self.waiting.stored_mut()?;
         stored.changed = false;
         if !stored.compacted.is_empty() {
@@ -84,7 +84,7 @@ impl JournalReader {
             name: stored.name.to_string(),
             position: stored.frozen.unwrap_or(mark).max(stored.opened),
             pending,
-            joined,
+            attached,
             given_up: stored.given_up.clone(),
             compacted: stored.compacted.clone(),
         })
@@ -190,14 +190,14 @@ impl JournalReader {
     /// [released](Self::release) or [completed](Self::compacted), what is not in flight waits only in the store, and is not loaded.
     /// Returns `None` if no such record is left.
     pub(crate) fn hold(&mut self, max: usize, until: Sequence) -> Option<Held> {
-        let places = self.pending() - &self.waiting.stored()?.compacted;
-        let places: Vec<_> = places.iter().take_while(|position| *position <= until.0).take(max).collect();
-        let stored = self.waiting.stored_mut().filter(|_| !places.is_empty())?;
+        let positions = self.pending() - &self.waiting.stored()?.compacted;
+        let positions: Vec<_> = positions.iter().take_while(|position| *position <= until.0).take(max).collect();
+        let stored = self.waiting.stored_mut().filter(|_| !positions.is_empty())?;
         stored.hold();
         // What was read passed the filter then.
-        let to_judge = || places.iter().filter(|place| stored.spilled.contains(**place)).copied().collect();
+        let to_judge = || positions.iter().filter(|position| stored.spilled.contains(**position)).copied().collect();
         let to_judge = self.interest.filter.clone().map(|filter| (filter, to_judge()));
-        Some(Held { to_judge, places, may_merge: stored.spilled.clone(), shown: stored.shown })
+        Some(Held { to_judge, positions, may_merge: stored.spilled.clone(), shown: stored.shown })
     }
 
     /// Removes the records of a step that the filter refuses. Returns their positions.

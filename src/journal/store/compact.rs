@@ -56,7 +56,7 @@ impl Compactor {
         // Without a version, no two states are known to be equal.
         let unversioned = head.resource_version.is_empty().then_some(head.sequence);
         let tail = Tail {
-            place: head.sequence,
+            position: head.sequence,
             last,
             uid: first.hash_one(uid),
             state: first.hash_one((uid, head.resource_version, unversioned)),
@@ -80,7 +80,7 @@ pub(crate) struct CompactionStep {
 
 #[derive(Debug)]
 struct Entry {
-    place: u64,
+    position: u64,
     head: Vec<u8>,
     object: Option<UserValue>,
     old: Option<UserValue>,
@@ -95,14 +95,14 @@ impl Store {
             let all = compacted_key(&reader, from)..=compacted_key(&reader, u64::MAX);
             for (number, entry) in files.compacted.range(all).enumerate() {
                 let (key, value) = entry.into_inner()?;
-                let Some((_, place)) = split_compacted_key(&key).filter(|(name, _)| **name == *reader) else {
+                let Some((_, position)) = split_compacted_key(&key).filter(|(name, _)| **name == *reader) else {
                     continue;
                 };
                 if number >= ENTRIES_A_SCAN {
-                    compactor.scan_from = Some(place);
+                    compactor.scan_from = Some(position);
                     break;
                 }
-                let (last, head) = decode_entry(files, place, &value)?;
+                let (last, head) = decode_entry(files, position, &value)?;
                 let row = compactor.row(&head, last);
                 compactor.lanes.note(&row);
             }
@@ -113,20 +113,21 @@ impl Store {
     /// Plans the next step, which coalesces the records in `held` with each other and with those of earlier steps. Writes nothing.
     pub(crate) fn plan_compaction(&self, compactor: &mut Compactor, held: &Held) -> Result<CompactionStep, StoreError> {
         self.with("coalesce records", |_, files| {
-            let Held { places, may_merge, shown, .. } = held;
-            let mut log = Vec::with_capacity(places.len());
-            let mut heads = Finder::over(&files.records, places);
-            for &place in places {
-                log.extend(heads.find(&sequence_key(place))?.map(|value| (place, value)));
+            let Held { positions, may_merge, shown, .. } = held;
+            let mut log = Vec::with_capacity(positions.len());
+            let mut heads = Finder::over(&files.records, positions);
+            for &position in positions {
+                log.extend(heads.find(&sequence_key(position))?.map(|value| (position, value)));
             }
-            let rows = log.iter().map(|(place, value)| Ok(compactor.row(&head_of(files, *place, value)?, *place)));
+            let rows =
+                log.iter().map(|(position, value)| Ok(compactor.row(&head_of(files, *position, value)?, *position)));
             let rows = rows.collect::<Result<Vec<_>, Fault>>()?;
-            let plan = compactor.lanes.plan(&rows, |place| may_merge.contains(place), *shown);
+            let plan = compactor.lanes.plan(&rows, |position| may_merge.contains(position), *shown);
             let sources = Sources { files, reader: &compactor.reader, log: &log };
-            let entries = plan.drafts.iter().map(|(place, draft)| sources.entry(*place, *draft));
+            let entries = plan.drafts.iter().map(|(position, draft)| sources.entry(*position, *draft));
             let entries = entries.collect::<Result<Vec<_>, Fault>>()?;
             // A missing record counts as written too: it is lost in the log as well as here.
-            let mut written: RoaringTreemap = places.iter().copied().collect();
+            let mut written: RoaringTreemap = positions.iter().copied().collect();
             written -= &plan.superseded;
             written.extend(plan.drafts.keys());
             Ok(CompactionStep { entries, written, superseded: plan.superseded })
@@ -143,7 +144,7 @@ struct Sources<'a> {
 }
 
 struct Source {
-    place: u64,
+    position: u64,
     value: UserValue,
     is_entry: bool,
 }
@@ -152,26 +153,27 @@ impl Source {
     /// Returns the head, and the position at which its object was appended.
     fn head(&self, files: &Files) -> Result<(u64, Head<'_>), Fault> {
         if self.is_entry {
-            decode_entry(files, self.place, &self.value)
+            decode_entry(files, self.position, &self.value)
         } else {
-            Ok((self.place, head_of(files, self.place, &self.value)?))
+            Ok((self.position, head_of(files, self.position, &self.value)?))
         }
     }
 }
 
 impl Sources<'_> {
-    fn find(&self, place: u64) -> Result<Source, Fault> {
-        if let Ok(at) = self.log.binary_search_by_key(&place, |(place, _)| *place) {
-            return Ok(Source { place, value: self.log[at].1.clone(), is_entry: false });
+    fn find(&self, position: u64) -> Result<Source, Fault> {
+        if let Ok(at) = self.log.binary_search_by_key(&position, |(position, _)| *position) {
+            return Ok(Source { position, value: self.log[at].1.clone(), is_entry: false });
         }
-        let value = self.files.compacted.get(compacted_key(self.reader, place))?;
-        let value = value.ok_or_else(|| unreadable(self.files, place))?;
-        Ok(Source { place, value, is_entry: true })
+        let value = self.files.compacted.get(compacted_key(self.reader, position))?;
+        let value = value.ok_or_else(|| unreadable(self.files, position))?;
+        Ok(Source { position, value, is_entry: true })
     }
 
-    fn entry(&self, place: u64, draft: Draft) -> Result<Entry, Fault> {
+    fn entry(&self, position: u64, draft: Draft) -> Result<Entry, Fault> {
         let files = self.files;
-        let [at, shape, object, old] = [place, draft.shape, draft.object, draft.old].map(|place| self.find(place));
+        let [at, shape, object, old] =
+            [position, draft.shape, draft.object, draft.old].map(|position| self.find(position));
         let (at, shape, object, old) = (at?, shape?, object?, old?);
         let (_, of_place) = at.head(files)?;
         let (_, of_shape) = shape.head(files)?;
@@ -181,7 +183,7 @@ impl Sources<'_> {
         let has_old = is_update && of_old.old != Old::None;
         let old = if has_old { self.body(&old, &of_old, Part::Old)? } else { None };
         let head = Head {
-            sequence: place,
+            sequence: position,
             time_micros: of_place.time_micros,
             uid: of_object.uid,
             resource_version: of_object.resource_version,
@@ -193,9 +195,9 @@ impl Sources<'_> {
             ..of_shape
         };
         let mut value = Vec::with_capacity(128);
-        put_number(&mut value, last - place);
+        put_number(&mut value, last - position);
         value.extend(head.encode());
-        Ok(Entry { place, head: value, object: self.body(&object, &of_object, Part::Object)?, old })
+        Ok(Entry { position, head: value, object: self.body(&object, &of_object, Part::Object)?, old })
     }
 
     fn body(&self, source: &Source, head: &Head<'_>, part: Part) -> Result<Option<UserValue>, Fault> {
@@ -213,20 +215,20 @@ impl Store {
             let reader = &*state.name;
             let mut known = known_of(inner, reader);
             let mut batch = OwnedWriteBatch::with_capacity(files.db.clone(), step.entries.len() * 3 + 1);
-            for place in &known & &step.superseded {
-                remove_entry(files, &mut batch, reader, place);
+            for position in &known & &step.superseded {
+                remove_entry(files, &mut batch, reader, position);
             }
             known -= &step.superseded;
             // Records that were acknowledged in the meantime are not needed.
-            for entry in step.entries.iter().filter(|entry| state.compacted.contains(entry.place)) {
-                let Entry { place, head, object, old } = entry;
-                batch.insert(&files.compacted, compacted_key(reader, *place), head.as_slice());
+            for entry in step.entries.iter().filter(|entry| state.compacted.contains(entry.position)) {
+                let Entry { position, head, object, old } = entry;
+                batch.insert(&files.compacted, compacted_key(reader, *position), head.as_slice());
                 for (part, body) in [(Part::Object, object), (Part::Old, old)] {
                     if let Some(body) = body {
-                        batch.insert(&files.bodies, compacted_body_key(reader, *place, part), body.clone());
+                        batch.insert(&files.bodies, compacted_body_key(reader, *position, part), body.clone());
                     }
                 }
-                known.insert(*place);
+                known.insert(*position);
             }
             batch.insert(&files.readers, reader.as_bytes(), state::encode_reader(state));
             files.commit(batch)?;
@@ -242,32 +244,32 @@ pub(super) fn recover(files: &Files, readers: &mut [StoredReader]) -> Result<Has
     for entry in files.compacted.iter() {
         let key = entry.key()?;
         let bad = || Fault::corrupt(files.compacted.path(), format!("the key {key:02x?} is unreadable"));
-        let (reader, place) = split_compacted_key(&key).ok_or_else(bad)?;
+        let (reader, position) = split_compacted_key(&key).ok_or_else(bad)?;
         match found.get_mut(reader) {
-            Some(places) => drop(places.insert(place)),
-            None => drop(found.insert(reader.to_owned(), [place].into_iter().collect())),
+            Some(positions) => drop(positions.insert(position)),
+            None => drop(found.insert(reader.to_owned(), [position].into_iter().collect())),
         }
     }
     let is_known = |name: &String| readers.iter().any(|reader| reader.name == *name);
-    for (name, places) in found.extract_if(|name, _| !is_known(name)) {
-        remove_entries(files, &name, &places)?;
+    for (name, positions) in found.extract_if(|name, _| !is_known(name)) {
+        remove_entries(files, &name, &positions)?;
     }
     for reader in readers {
         let needed = &reader.pending | &reader.given_up;
-        reader.compacted = found.get(&reader.name).map(|places| places & needed).unwrap_or_default();
+        reader.compacted = found.get(&reader.name).map(|positions| positions & needed).unwrap_or_default();
     }
     Ok(found)
 }
 
 /// Decodes an entry. Returns its head, and the position at which its object was appended.
-pub(super) fn decode_entry<'a>(files: &Files, place: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
+pub(super) fn decode_entry<'a>(files: &Files, position: u64, value: &'a [u8]) -> Result<(u64, Head<'a>), Fault> {
     let mut wire = Wire(value);
-    let decoded = wire.number().and_then(|behind| Some((place + behind, Head::decode(place, wire.0)?)));
-    decoded.ok_or_else(|| unreadable(files, place))
+    let decoded = wire.number().and_then(|behind| Some((position + behind, Head::decode(position, wire.0)?)));
+    decoded.ok_or_else(|| unreadable(files, position))
 }
 
-fn unreadable(files: &Files, place: u64) -> Fault {
-    Fault::corrupt(files.compacted.path(), format!("the coalesced record {place} is unreadable"))
+fn unreadable(files: &Files, position: u64) -> Fault {
+    Fault::corrupt(files.compacted.path(), format!("the coalesced record {position} is unreadable"))
 }
 
 /// Removes the entries of a reader that are not in `needed`.

@@ -51,8 +51,8 @@ pub struct StoredReader {
     pub position: Sequence,
     /// Unacknowledged wanted records up to the position.
     pub pending: RoaringTreemap,
-    /// Units that the reader has joined.
-    pub joined: BTreeSet<UnitId>,
+    /// Units that the reader is attached to.
+    pub attached: BTreeSet<UnitId>,
     /// Given-up records, for a later replay.
     pub given_up: RoaringTreemap,
     /// Pending or given-up records that are stored as coalesced entries, and no longer needed in the log. Not saved with the
@@ -74,8 +74,8 @@ pub struct Append<'a> {
     pub time_micros: i64,
     /// The changes.
     pub changes: &'a [Change],
-    /// Readers that get the records. `None`: all readers. The name of a reader: only this reader, which joins or leaves; the states
-    /// of objects do not change. [`NOBODY`]: no reader, because the records are the unit's first state.
+    /// Readers that get the records. `None`: all readers. The name of a reader: only this reader, which is attached or detached;
+    /// the states of objects do not change. [`NOBODY`]: no reader, because the records are the unit's first state.
     pub only: Option<&'a str>,
     /// Versions that the append reaches; `None` keeps the versions of the unit.
     pub reached: Option<&'a Reached>,

@@ -146,13 +146,13 @@ pub(super) fn readers(files: &Files) -> Result<Vec<StoredReader>, Fault> {
 pub(super) fn encode_reader(reader: &StoredReader) -> Vec<u8> {
     let mut out = vec![FORM, WITH_PENDING];
     put_number(&mut out, reader.position.0);
-    put_number(&mut out, reader.joined.len() as u64);
-    for unit in &reader.joined {
+    put_number(&mut out, reader.attached.len() as u64);
+    for unit in &reader.attached {
         put_number(&mut out, unit.0.into());
     }
-    for places in [&reader.pending, &reader.given_up] {
-        put_number(&mut out, places.serialized_size() as u64);
-        places.serialize_into(&mut out).expect("a Vec takes everything");
+    for positions in [&reader.pending, &reader.given_up] {
+        put_number(&mut out, positions.serialized_size() as u64);
+        positions.serialize_into(&mut out).expect("a Vec takes everything");
     }
     out
 }
@@ -162,16 +162,16 @@ fn decode_reader(name: &str, value: &[u8]) -> Option<StoredReader> {
     (wire.byte()? == FORM).then_some(())?;
     let has_pending = wire.byte()? != 0;
     let position = Sequence(wire.number()?);
-    let mut joined = BTreeSet::new();
+    let mut attached = BTreeSet::new();
     for _ in 0..wire.number()? {
-        joined.insert(UnitId(u32::try_from(wire.number()?).ok()?));
+        attached.insert(UnitId(u32::try_from(wire.number()?).ok()?));
     }
-    let pending = if has_pending { places(&mut wire)? } else { RoaringTreemap::new() };
-    let (name, given_up) = (name.to_owned(), places(&mut wire)?);
-    Some(StoredReader { name, position, pending, joined, given_up, compacted: RoaringTreemap::new() })
+    let pending = if has_pending { positions(&mut wire)? } else { RoaringTreemap::new() };
+    let (name, given_up) = (name.to_owned(), positions(&mut wire)?);
+    Some(StoredReader { name, position, pending, attached, given_up, compacted: RoaringTreemap::new() })
 }
 
-fn places(wire: &mut Wire<'_>) -> Option<RoaringTreemap> {
+fn positions(wire: &mut Wire<'_>) -> Option<RoaringTreemap> {
     let len = usize::try_from(wire.number()?).ok()?;
     RoaringTreemap::deserialize_from(wire.bytes(len)?).ok()
 }

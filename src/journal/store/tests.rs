@@ -253,10 +253,10 @@ fn returning_object_stores_its_body_again() {
 fn private_record_keeps_states_and_stores_no_body() {
     let opened = fresh();
     opened.store.append(&batch(1, &[added("a", "u1", 1)])).unwrap();
-    let joins = [Change::Added { object: pod("a", "u1", 1), cause: Cause::Replay }];
-    opened.store.append(&Append { only: Some("late"), ..batch(2, &joins) }).unwrap();
-    let leaves = [Change::Removed { object: pod("a", "u1", 1), cause: Cause::Reload }];
-    opened.store.append(&Append { only: Some("late"), ..batch(3, &leaves) }).unwrap();
+    let attaches = [Change::Added { object: pod("a", "u1", 1), cause: Cause::Replay }];
+    opened.store.append(&Append { only: Some("late"), ..batch(2, &attaches) }).unwrap();
+    let detaches = [Change::Removed { object: pod("a", "u1", 1), cause: Cause::Reload }];
+    opened.store.append(&Append { only: Some("late"), ..batch(3, &detaches) }).unwrap();
     assert_eq!(states(&opened.store, 1), ["ns/a u1/1"]);
     // After a reload the same version may have another body, so the shown body is kept.
     assert_eq!(bodies(&opened.store), 2);
@@ -404,7 +404,7 @@ fn units_and_readers_round_trip() {
         name: "nats/α".to_owned(),
         position: Sequence(4),
         pending: pending.clone(),
-        joined: [UnitId(1), UnitId(9)].into(),
+        attached: [UnitId(1), UnitId(9)].into(),
         given_up: [3].into_iter().collect(),
         compacted: RoaringTreemap::new(),
     };

@@ -11,7 +11,7 @@ fn ring(floor: u64, max_events: usize) -> Ring {
     Ring::new(Sequence(floor), Bounds { max_events, max_bytes: usize::MAX, ..Bounds::default() })
 }
 
-fn place(journal: Option<&str>, sequence: u64) -> Since {
+fn position(journal: Option<&str>, sequence: u64) -> Since {
     let text = sequence.to_string();
     Since::Place { journal: journal.map(str::to_owned), sequence: Sequence(sequence), text }
 }
@@ -26,7 +26,7 @@ fn told(cursor: &mut SubscriberCursor, ring: &Ring) -> Vec<String> {
     let mut told = Vec::new();
     loop {
         match cursor.step(ring, false) {
-            CursorStep::Events(entries) => told.extend(entries.iter().map(|entry| entry.place().0.to_string())),
+            CursorStep::Events(entries) => told.extend(entries.iter().map(|entry| entry.position().0.to_string())),
             CursorStep::Gap(gap) => told.push(format!("{} to {}", gap.reason.as_ref(), gap.to.0)),
             CursorStep::State => {
                 told.push("state".to_owned());
@@ -51,29 +51,29 @@ fn new_subscriber_sees_only_later_events() {
 #[test]
 fn resuming_subscriber_sees_exactly_later_events() {
     let mut ring = ring(10, 9);
-    for place in [11, 12, 15] {
-        ring.push(entry(place));
+    for position in [11, 12, 15] {
+        ring.push(entry(position));
     }
-    assert_eq!(told(&mut cursor(&place(Some(JOURNAL), 11), true, &ring), &ring), ["12", "15"]);
-    assert_eq!(told(&mut cursor(&place(None, 10), false, &ring), &ring), ["11", "12", "15"]);
+    assert_eq!(told(&mut cursor(&position(Some(JOURNAL), 11), true, &ring), &ring), ["12", "15"]);
+    assert_eq!(told(&mut cursor(&position(None, 10), false, &ring), &ring), ["11", "12", "15"]);
 }
 
 #[test]
 fn foreign_journal_or_unknown_position_is_gap() {
     let mut ring = ring(10, 9);
     ring.push(entry(11));
-    assert_eq!(told(&mut cursor(&place(Some("another"), 11), false, &ring), &ring), ["journal to 11"]);
-    assert_eq!(told(&mut cursor(&place(Some("another"), 11), true, &ring), &ring), ["journal to 11", "state"]);
-    assert_eq!(told(&mut cursor(&place(Some(JOURNAL), 12), false, &ring), &ring), ["unknown to 11"]);
+    assert_eq!(told(&mut cursor(&position(Some("another"), 11), false, &ring), &ring), ["journal to 11"]);
+    assert_eq!(told(&mut cursor(&position(Some("another"), 11), true, &ring), &ring), ["journal to 11", "state"]);
+    assert_eq!(told(&mut cursor(&position(Some(JOURNAL), 12), false, &ring), &ring), ["unknown to 11"]);
 }
 
 #[test]
 fn unretained_requested_position_has_expired() {
     let mut ring = ring(10, 2);
-    for place in 11..=14 {
-        ring.push(entry(place));
+    for position in 11..=14 {
+        ring.push(entry(position));
     }
-    let mut cursor = cursor(&place(None, 11), false, &ring);
+    let mut cursor = cursor(&position(None, 11), false, &ring);
     let CursorStep::Gap(gap) = cursor.step(&ring, false) else { panic!("the position is not kept") };
     assert_eq!((gap.reason, gap.asked.as_deref()), (GapReason::Expired, Some("11")));
 }
@@ -83,8 +83,8 @@ fn slow_subscriber_gets_gap_and_new_state() {
     let mut ring = ring(10, 2);
     let (mut plain, mut with_state) = (cursor(&Since::Now, false, &ring), cursor(&Since::Now, true, &ring));
     assert_eq!(told(&mut with_state, &ring), ["state"]);
-    for place in 11..=14 {
-        ring.push(entry(place));
+    for position in 11..=14 {
+        ring.push(entry(position));
     }
     assert_eq!(told(&mut plain, &ring), ["behind to 12", "13", "14"]);
     assert_eq!(told(&mut with_state, &ring), ["behind to 12", "state"]);
@@ -100,11 +100,11 @@ fn events_shown_from_cache_are_not_repeated() {
     cursor.saw(UnitId(0), Sequence(12)); // published, and not yet read from the journal
     cursor.state_shown();
     assert_eq!(cursor.resumable(), None, "resuming here would show older states again");
-    for place in 11..=13 {
-        ring.push(entry(place));
+    for position in 11..=13 {
+        ring.push(entry(position));
     }
     let CursorStep::Events(entries) = cursor.step(&ring, false) else { panic!("there are events") };
-    let due: Vec<_> = entries.iter().map(|entry| cursor.is_due(UnitId(0), entry.place())).collect();
+    let due: Vec<_> = entries.iter().map(|entry| cursor.is_due(UnitId(0), entry.position())).collect();
     assert_eq!(due, [false, false, true]);
     assert_eq!(cursor.resumable(), Some(Sequence(13)));
     assert!(cursor.is_due(UnitId(1), Sequence(14)));
@@ -114,7 +114,7 @@ fn events_shown_from_cache_are_not_repeated() {
 fn events_older_than_ring_come_from_store() {
     let mut ring = ring(10, 9);
     ring.push(entry(12));
-    let mut cursor = cursor(&place(Some(JOURNAL), 4), false, &ring);
+    let mut cursor = cursor(&position(Some(JOURNAL), 4), false, &ring);
     let CursorStep::Read { after, until } = cursor.step(&ring, true) else {
         panic!("the position is older than the ring")
     };
@@ -129,7 +129,7 @@ fn events_older_than_ring_come_from_store() {
 #[test]
 fn position_older_than_store_is_gap() {
     let ring = ring(10, 9);
-    let mut plain = cursor(&place(Some(JOURNAL), 2), false, &ring);
+    let mut plain = cursor(&position(Some(JOURNAL), 2), false, &ring);
     plain.expired(Sequence(6));
     let CursorStep::Gap(gap) = plain.step(&ring, true) else { panic!("the events are not kept") };
     assert_eq!((gap.reason, gap.from, gap.to), (GapReason::Expired, Some(Sequence(2)), Sequence(6)));
@@ -137,7 +137,7 @@ fn position_older_than_store_is_gap() {
         matches!(plain.step(&ring, true), CursorStep::Read { after: Sequence(6), .. }),
         "the kept events are shown"
     );
-    let mut with_state = cursor(&place(Some(JOURNAL), 2), true, &ring);
+    let mut with_state = cursor(&position(Some(JOURNAL), 2), true, &ring);
     with_state.expired(Sequence(6));
     assert!(matches!(with_state.step(&ring, true), CursorStep::Gap(_)));
     assert!(matches!(with_state.step(&ring, true), CursorStep::State), "the existing objects are sent instead");
@@ -150,7 +150,7 @@ fn time_starts_at_events_of_that_time() {
     let with = |time| {
         SubscriberCursor::new(&since, false, &ring, &JournalFacts { journal: JOURNAL, released: Sequence(10), time })
     };
-    assert_eq!(with(Some((Sequence(7), false))).place(), Sequence(7));
+    assert_eq!(with(Some((Sequence(7), false))).position(), Sequence(7));
     let mut late = with(Some((Sequence(8), true)));
     let CursorStep::Gap(gap) = late.step(&ring, true) else { panic!("earlier events are not kept") };
     assert_eq!((gap.asked.as_deref(), gap.to), (Some("5m"), Sequence(8)));
@@ -194,7 +194,7 @@ impl Witness {
     fn step(&mut self, ring: &Ring) -> bool {
         match self.cursor.step(ring, false) {
             CursorStep::Events(entries) => {
-                self.seen.extend(entries.iter().map(|entry| entry.place().0));
+                self.seen.extend(entries.iter().map(|entry| entry.position().0));
                 self.last = *self.seen.last().unwrap();
             }
             CursorStep::Gap(gap) => {
@@ -235,19 +235,19 @@ proptest! {
                 Operation::Step(who) => drop(witnesses[who].step(&ring)),
                 Operation::Reconnect(who) => {
                     let last = witnesses[who].last;
-                    witnesses[who].cursor = cursor(&place(Some(JOURNAL), last), false, &ring);
+                    witnesses[who].cursor = cursor(&position(Some(JOURNAL), last), false, &ring);
                 }
             }
         }
         for witness in &mut witnesses {
             while witness.step(&ring) {}
             prop_assert!(witness.seen.is_sorted_by(|a, b| a < b), "in order, and once: {:?}", witness.seen);
-            let is_told = |place: &u64| witness.gaps.iter().any(|(from, to)| from < place && place <= to);
-            for place in &all {
-                let seen = witness.seen.contains(place);
-                prop_assert!(seen || is_told(place), "{place} was neither shown nor reported: {:?}", witness.gaps);
+            let is_told = |position: &u64| witness.gaps.iter().any(|(from, to)| from < position && position <= to);
+            for position in &all {
+                let seen = witness.seen.contains(position);
+                prop_assert!(seen || is_told(position), "{position} was neither shown nor reported: {:?}", witness.gaps);
             }
-            prop_assert!(witness.seen.iter().all(|place| all.contains(place)));
+            prop_assert!(witness.seen.iter().all(|position| all.contains(position)));
         }
     }
 }

@@ -52,7 +52,7 @@ pub(crate) struct InStore {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToLoad {
     /// Positions, in order.
-    pub places: Vec<u64>,
+    pub positions: Vec<u64>,
     epoch: u64,
 }
 
@@ -141,7 +141,7 @@ impl InStore {
             return ToLoad::default();
         }
         let max = self.chunk.max(CHUNK.0).min(max);
-        ToLoad { places: self.spilled.iter().take(max).collect(), epoch: self.epoch }
+        ToLoad { positions: self.spilled.iter().take(max).collect(), epoch: self.epoch }
     }
 
     /// Takes the records of a load, in order, until there is no more room. A requested record that is missing counts as lost, and
@@ -158,7 +158,7 @@ impl InStore {
         }
         let mut records = records.into_iter().peekable();
         let mut bytes = 0;
-        for position in &asked.places {
+        for position in &asked.positions {
             if self.spilled.min() != Some(*position) {
                 break; // a replay has added earlier positions
             }

@@ -40,12 +40,14 @@ impl Slow {
     }
 
     /// Plans a step with this number of positions.
-    fn plan(&self, store: &Store, compactor: &mut Compactor, places: usize) -> CompactionStep {
+    fn plan(&self, store: &Store, compactor: &mut Compactor, positions: usize) -> CompactionStep {
         while compactor.scan_from.is_some() {
             store.scan_compacted(compactor).unwrap();
         }
-        let places = (&self.pending - &self.compacted).iter().take(places).collect();
-        store.plan_compaction(compactor, &Held { places, may_merge: self.pending.clone(), ..Held::default() }).unwrap()
+        let positions = (&self.pending - &self.compacted).iter().take(positions).collect();
+        store
+            .plan_compaction(compactor, &Held { positions, may_merge: self.pending.clone(), ..Held::default() })
+            .unwrap()
     }
 
     fn take(&mut self, step: &CompactionStep) {
@@ -56,10 +58,10 @@ impl Slow {
     }
 
     /// Coalesces all records in steps with this number of positions.
-    fn compact(&mut self, store: &Store, places: usize) {
+    fn compact(&mut self, store: &Store, positions: usize) {
         let mut compactor = Compactor::new(READER);
         while self.compacted.len() < self.pending.len() {
-            let step = self.plan(store, &mut compactor, places);
+            let step = self.plan(store, &mut compactor, positions);
             self.take(&step);
             store.put_compacted(&step, &self.state()).unwrap();
         }
@@ -113,13 +115,13 @@ fn merged() -> [&'static str; 9] {
 
 #[test]
 fn merged_records_need_no_log_record() {
-    for places in [1, 3, 100] {
+    for positions in [1, 3, 100] {
         let opened = fresh();
         let last = changes().len() as u64;
         opened.store.append(&batch(1, &changes())).unwrap();
         let mut slow = Slow::new(&opened, last);
-        slow.compact(&opened.store, places);
-        assert_eq!(slow.words(&opened.store), merged(), "in steps of {places}");
+        slow.compact(&opened.store, positions);
+        assert_eq!(slow.words(&opened.store), merged(), "in steps of {positions}");
         opened.store.retain(Sequence(last + 1)).unwrap();
         assert_eq!(slow.words(&opened.store), merged());
         let old = slow.load(&opened.store).into_iter().find(|record| record.sequence == Sequence(13)).unwrap();

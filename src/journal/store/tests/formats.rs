@@ -98,7 +98,7 @@ fn records_of_first_format_merge_only_when_safe() {
     opened.store.append(&batch(6, &[deleted("b", "u3", 5), deleted("a", "u1", 6)])).unwrap();
     let mut compactor = Compactor::new("one");
     opened.store.scan_compacted(&mut compactor).unwrap();
-    let held = Held { places: (1..=7).collect(), may_merge: (1..=7).collect(), ..Held::default() };
+    let held = Held { positions: (1..=7).collect(), may_merge: (1..=7).collect(), ..Held::default() };
     let step = opened.store.plan_compaction(&mut compactor, &held).unwrap();
     let state = StoredReader {
         name: "one".to_owned(),

@@ -25,7 +25,7 @@ fn page(store: &Store, after: u64, until: u64, size: PageSize) -> LogPage {
     store.page((Sequence(after), Sequence(until)), size, &|unit| unit == UnitId(1)).unwrap()
 }
 
-fn places(page: &LogPage) -> Vec<u64> {
+fn positions(page: &LogPage) -> Vec<u64> {
     page.records.iter().map(|record| record.sequence.0).collect()
 }
 
@@ -33,11 +33,11 @@ fn places(page: &LogPage) -> Vec<u64> {
 fn page_shows_public_records_of_log_range() {
     let Opened { store, .. } = &twelve();
     let all = page(store, 0, 12, ALL);
-    assert_eq!(places(&all), [1, 2, 3, 4, 6, 8, 9, 10, 11, 12]);
+    assert_eq!(positions(&all), [1, 2, 3, 4, 6, 8, 9, 10, 11, 12]);
     assert_eq!((all.to, all.missing, all.first), (Sequence(12), 0, Sequence(1)));
     assert_eq!(all.records.iter().map(brief).nth(3).unwrap(), "updated ua/2<1");
-    assert_eq!(places(&page(store, 4, 9, ALL)), [6, 8, 9]);
-    assert_eq!(places(&page(store, 12, 12, ALL)), [0; 0]);
+    assert_eq!(positions(&page(store, 4, 9, ALL)), [6, 8, 9]);
+    assert_eq!(positions(&page(store, 12, 12, ALL)), [0; 0]);
     assert_eq!(page(store, 6, 7, ALL).to, Sequence(7), "there is nothing there for everybody");
 }
 
@@ -49,11 +49,11 @@ fn pages_of_any_size_form_the_whole() {
         while at < 12 {
             let part = page(store, at, 12, PageSize { max_events, max_bytes });
             assert!(part.to.0 > at, "it gets on");
-            assert!(places(&part).iter().all(|place| *place > at && *place <= part.to.0));
+            assert!(positions(&part).iter().all(|position| *position > at && *position <= part.to.0));
             at = part.to.0;
-            seen.extend(places(&part));
+            seen.extend(positions(&part));
         }
-        assert_eq!(seen, places(&page(store, 0, 12, ALL)), "{max_events} events, {max_bytes} bytes");
+        assert_eq!(seen, positions(&page(store, 0, 12, ALL)), "{max_events} events, {max_bytes} bytes");
     }
 }
 
@@ -65,5 +65,5 @@ fn missing_or_unreadable_records_are_counted() {
     store.sync().unwrap();
     while store.retain(Sequence(6)).unwrap().more {}
     let rest = page(store, 0, 12, ALL);
-    assert_eq!((rest.first, places(&rest)), (Sequence(6), vec![6, 8, 9, 10, 11, 12]));
+    assert_eq!((rest.first, positions(&rest)), (Sequence(6), vec![6, 8, 9, 10, 11, 12]));
 }

@@ -1,91 +1,95 @@
-//! Joins and leaves of readers.
+//! Attachments of readers.
 
 use super::{running::records, *};
 use crate::{
-    indexer::crossing,
-    journal::{MoveKind, recovery::with_mark},
+    indexer::attachment_changes,
+    journal::{AttachmentKind, recovery::with_marker},
     object::Keep,
 };
 
 impl World<'_> {
-    /// Queues moves for the units that make them. Ignores moves of units that were replaced.
-    pub(super) fn queue_moves(&mut self, moves: Vec<(UnitId, Move)>) {
+    /// Queues attachments for the units that make them. Ignores attachments of units that were replaced.
+    pub(super) fn queue_attachments(&mut self, attachments: Vec<(UnitId, Attachment)>) {
         let Process { units, types, .. } = self.process();
-        for (id, asked) in moves {
+        for (id, asked) in attachments {
             if let Some(unit) = units.iter().find(|unit| unit.id == id) {
-                let TypeState { moves, arrivals, .. } = &mut types[unit.shape.site];
-                if asked.kind == MoveKind::Leave {
-                    // A reader that leaves a unit must not join it later.
-                    arrivals.retain(|(of, arrival)| (*of, arrival.reader) != (id, asked.reader));
+                let TypeState { attachments, after_first_list, .. } = &mut types[unit.shape.site];
+                if asked.kind == AttachmentKind::Detach {
+                    // A reader that is detached from a unit must not be attached to it later.
+                    after_first_list.retain(|(of, waiting)| (*of, waiting.reader) != (id, asked.reader));
                 }
-                moves.push((id, asked));
+                attachments.push((id, asked));
             }
         }
     }
 
-    /// Makes the oldest pending move of a type's units that `of` accepts. Returns false if there is none, or if the unit cannot
+    /// Makes the oldest pending attachment of a type's units that `of` accepts. Returns false if there is none, or if the unit cannot
     /// make it now.
     pub(super) fn make_move(&mut self, site: usize, of: impl Fn(&Unit) -> bool) -> bool {
         let Process { units, types, .. } = self.process();
         let known = |id: UnitId| units.iter().position(|unit| unit.id == id);
-        let moves = &mut types[site].moves;
-        let Some(at) = moves.iter().position(|(id, _)| known(*id).is_none_or(|unit| of(&units[unit]))) else {
+        let attachments = &mut types[site].attachments;
+        let Some(at) = attachments.iter().position(|(id, _)| known(*id).is_none_or(|unit| of(&units[unit]))) else {
             return false;
         };
-        let (id, asked) = moves[at];
-        let is_made = known(id).is_none_or(|unit| self.cross(unit, asked));
+        let (id, asked) = attachments[at];
+        let is_made = known(id).is_none_or(|unit| self.attach(unit, asked));
         // the process may have crashed
         if let Some(process) = self.process.as_mut().filter(|_| is_made) {
-            let moves = &mut process.types[site].moves;
-            moves.iter().position(|pending| *pending == (id, asked)).map(|at| moves.remove(at));
+            let attachments = &mut process.types[site].attachments;
+            attachments.iter().position(|pending| *pending == (id, asked)).map(|at| attachments.remove(at));
         }
         is_made
     }
 
-    /// Makes a reader join or leave a unit between two of its batches.
-    fn cross(&mut self, number: usize, asked: Move) -> bool {
+    /// Attaches a reader to a unit, or detaches it, between two batches of the unit.
+    fn attach(&mut self, number: usize, asked: Attachment) -> bool {
         while let Some((_, stage)) = &self.process().units[number].in_flight
             && *stage != Stage::Planned
         {
             self.pump(number);
         }
         if self.process().units[number].run.is_none() {
-            self.hits.add("a unit moves a reader before its start");
+            self.hits.add("a unit attaches a reader before its start");
         }
         let unit = &self.process().units[number];
         let (id, epoch, site, objects) = (unit.id, unit.epoch, unit.shape.site, unit.indexer.objects());
-        if let Some(sink) = self.sink_of(asked.reader).filter(|_| asked.kind == MoveKind::Join(None)) {
+        if let Some(sink) = self.sink_of(asked.reader).filter(|_| asked.kind == AttachmentKind::Attach(None)) {
             let shown = objects.iter().map(|object| ((site, object.uid().to_owned()), version_of(object)));
             self.sinks[sink].unseen.extend(shown);
         }
-        let changes = crossing(asked.kind, &Keep::default(), || objects);
+        let changes = attachment_changes(asked.kind, &Keep::default(), || objects);
         self.cross_with(id, epoch, asked, &changes)
     }
 
-    /// Appends a join or leave like [`Journal::cross`](crate::journal::Journal::cross).
-    pub(super) fn cross_with(&mut self, id: UnitId, epoch: u64, asked: Move, changes: &[Change]) -> bool {
-        let Move { reader, kind } = asked;
+    /// Appends an attachment like [`Journal::attach`](crate::journal::Journal::attach).
+    pub(super) fn cross_with(&mut self, id: UnitId, epoch: u64, asked: Attachment, changes: &[Change]) -> bool {
+        let Attachment { reader, kind } = asked;
         let Some(sink) = self.sink_of(reader) else { return true };
-        let joins = matches!(kind, MoveKind::Join(_));
+        let attaches = matches!(kind, AttachmentKind::Attach(_));
         self.trace(|| format!("unit {}: makes {asked:?} with {} records", id.0, changes.len()));
         let is_silent = changes.is_empty();
-        let changes = &*with_mark(joins, changes);
+        let changes = &*with_marker(attaches, changes);
         self.births += 1;
         let births = self.births;
         let journal = &mut self.process().journal;
-        let ticket = journal.cross((reader, joins), id, epoch, changes, births).expect("it is not fenced");
-        assert_eq!(ticket.is_some(), self.sinks[sink].joined.contains(&id) != joins, "a join or leave without effect");
+        let ticket = journal.attach((reader, attaches), id, epoch, changes, births).expect("it is not fenced");
+        assert_eq!(
+            ticket.is_some(),
+            self.sinks[sink].attached.contains(&id) != attaches,
+            "an attachment without effect"
+        );
         let Some(ticket) = ticket else { return true };
-        if joins {
-            self.sinks[sink].joined.insert(id);
+        if attaches {
+            self.sinks[sink].attached.insert(id);
         } else {
-            self.sinks[sink].joined.remove(&id);
+            self.sinks[sink].attached.remove(&id);
         }
-        self.hits.add(match (joins, is_silent) {
-            (true, true) => "a join without records",
-            (true, false) => "a join with records",
-            (false, true) => "a leave without records",
-            (false, false) => "a leave with records",
+        self.hits.add(match (attaches, is_silent) {
+            (true, true) => "a reader is attached without records",
+            (true, false) => "a reader is attached with records",
+            (false, true) => "a reader is detached without records",
+            (false, false) => "a reader is detached with records",
         });
         let records = records(id, ticket.first, births, changes);
         let only = self.process().journal.address(reader).into_string();
