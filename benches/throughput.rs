@@ -20,7 +20,7 @@ use criterion::{
 };
 use deltabus::internals::{
     bench::{Generator, ReplayServer, Shape, measure},
-    config::{Config, HandlerDefaults},
+    config::{Config, HandlerOptions},
     engine::Engine,
     list_watch::kube::ClusterAccess,
     notification::Notification,
@@ -111,7 +111,7 @@ impl Pipeline {
         let engine = thread::spawn(move || {
             actix::System::new().block_on(async {
                 let builder = Engine::builder().config(config).cluster(access);
-                let builder = builder.on_change("count", HandlerDefaults::default(), see);
+                let builder = builder.on_change("count", HandlerOptions::default(), see);
                 let engine = builder.start().await.expect("it starts");
                 engine.wait_for_sync().await;
                 tell.send(()).expect("somebody waits");

@@ -5,7 +5,7 @@
 use std::future::Future;
 
 use actix::System;
-use deltabus::{Change, Engine, EngineBuilder, EngineError, HandlerDefaults, Notification};
+use deltabus::{Change, Engine, EngineBuilder, EngineError, HandlerOptions, Notification};
 use k8s_openapi::api::core::v1::Pod;
 
 fn main() -> Result<(), EngineError> {
@@ -29,7 +29,7 @@ pub(crate) async fn watch_deletions(
         }
         Ok(())
     };
-    let builder = builder.watch::<Pod>().on_change("deletions", HandlerDefaults::default(), on_change);
+    let builder = builder.watch::<Pod>().on_change("deletions", HandlerOptions::default(), on_change);
     let engine = builder.start().await?;
     done.await;
     engine.stop().await;

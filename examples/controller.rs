@@ -4,7 +4,7 @@
 
 use actix::{Actor, Context, Handler, System};
 use deltabus::{
-    ClusterAccess, Config, Engine, FieldPath, HandlerDefaults, Initial, Lister, Notification, Stopped, WorkQueue,
+    ClusterAccess, Config, Engine, FieldPath, HandlerOptions, Initial, Lister, Notification, Stopped, WorkQueue,
 };
 use futures_util::FutureExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -62,8 +62,7 @@ pub(crate) async fn control(config: Config, stop: impl Future<Output = ()>) -> R
     let client = ClusterAccess::load(&config.kube.access())?.client();
     let queue = WorkQueue::default();
     let enqueue = Enqueue(queue.clone(), FieldPath::parse(OWNER)?).start().recipient();
-    let wish =
-        HandlerDefaults { initial: Initial::Send, resync: Duration::from_mins(10), ..HandlerDefaults::default() };
+    let wish = HandlerOptions { initial: Initial::Send, resync: Duration::from_mins(10), ..HandlerOptions::default() };
     let engine = Engine::builder().config(config).handler("enqueue", wish, enqueue).start().await?;
     engine.wait_for_sync().await;
     let [owners, owned] = ["owners", "owned"].map(|entry| engine.listers(entry).pop().expect("it is in sync"));

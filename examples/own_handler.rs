@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, future::Future};
 
 use actix::{Actor, Context, Handler, System};
-use deltabus::{Change, Config, Engine, EngineError, FieldPath, HandlerDefaults, Notification, Object, Stopped};
+use deltabus::{Change, Config, Engine, EngineError, FieldPath, HandlerOptions, Notification, Object, Stopped};
 
 struct Restarts<F> {
     path: FieldPath,
@@ -48,7 +48,7 @@ pub(crate) async fn count_restarts(
     let path = FieldPath::parse("status.containerStatuses[*].restartCount").expect("a path");
     let restarts = Restarts { path, by_namespace: BTreeMap::new(), tell }.start().recipient();
     let engine =
-        Engine::builder().config(config).handler("restarts", HandlerDefaults::default(), restarts).start().await?;
+        Engine::builder().config(config).handler("restarts", HandlerOptions::default(), restarts).start().await?;
     done.await;
     engine.stop().await;
     Ok(())

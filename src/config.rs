@@ -52,7 +52,7 @@ pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload};
 pub(crate) use error::suggestion;
 pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
 pub use external::External;
-pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerDefaults, Initial, SinkConfig};
+pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerOptions, Initial, SinkConfig};
 pub(crate) use http::check_token;
 pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
 pub(crate) use layers::{FlagValue, files, merge};
@@ -65,9 +65,9 @@ pub use test_case::TestCase;
 use crate::discovery::WantedEntry;
 /// Types of options, defined in other modules.
 pub use crate::{
-    backoff::BackoffConfig as Backoff,
-    cloud_event::DataFormat as FormatSettings,
-    delivery::attempts::RetryPolicy as Retry,
+    backoff::BackoffConfig,
+    cloud_event::DataFormat,
+    delivery::attempts::Retry,
     delivery::schedule::DeliveryOrder,
     delta_fifo::QueueOrder,
     handler::{
@@ -79,10 +79,10 @@ pub use crate::{
         webhook::WebhookOptions,
     },
     indexer::Recreated,
-    journal::{Fsync as Commit, OnFull, WhenFull},
+    journal::{Fsync, OnFull, WhenFull},
     object::packer::Compression,
     reflector::StreamingLists,
-    subscribe::SubscribeOptions as Subscribe,
+    subscribe::SubscribeOptions,
     supervisor::Supervision,
 };
 use key_path::KeyPath;
@@ -117,7 +117,7 @@ pub struct Config {
     /// HTTP server of the engine.
     pub http: Http,
     /// Streams of events over HTTP.
-    pub subscribe: Subscribe,
+    pub subscribe: SubscribeOptions,
     /// State that survives a restart.
     pub state: StateConfig,
     /// Level and format of the log.

@@ -16,17 +16,17 @@
 //!
 //! This program watches pods, counts those in the cache, and prints each change until Ctrl-C. It uses the cluster of the
 //! current kubectl context. Pods that exist at the start are not printed, because they are not changes
-//! ([`HandlerDefaults::initial`]).
+//! ([`HandlerOptions::initial`]).
 //!
 //! ```no_run
-//! use deltabus::{Engine, HandlerDefaults};
+//! use deltabus::{Engine, HandlerOptions};
 //! use k8s_openapi::api::core::v1::Pod;
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     actix::System::new().block_on(async {
 //!         let engine = Engine::builder()
 //!             .watch::<Pod>()
-//!             .on_change("print", HandlerDefaults::default(), |batch| {
+//!             .on_change("print", HandlerOptions::default(), |batch| {
 //!                 for event in batch.events() {
 //!                     println!("{} {}", event.unit.resource.kind, event.record.event_name());
 //!                 }
@@ -67,7 +67,7 @@
 //!
 //! A handler is a function ([`EngineBuilder::on_change`]), an [`AsyncHandler`], or an actor ([`EngineBuilder::handler`]). It
 //! receives batches: each [`Notification`] has the [`Event`]s of one batch. Delivery is at least once, and in order for each
-//! object. Each event has the type of its object ([`UnitInfo`]) and the [`Change`]. [`HandlerDefaults`] select the events, and set
+//! object. Each event has the type of its object ([`UnitInfo`]) and the [`Change`]. [`HandlerOptions`] select the events, and set
 //! the retries of failed batches. A controller puts keys in a [`WorkQueue`].
 //!
 //! # Testing without a cluster
@@ -158,7 +158,7 @@ pub use crate::list_watch::{
 pub use backoff::BackoffConfig;
 pub use change::{Cause, Change};
 pub use config::{
-    Batch, Buffer, Config, ConfigErrors, EventType, HandlerDefaults, Initial, Mode, OnMissing, OnRemoved,
+    Batch, Buffer, Config, ConfigErrors, EventType, HandlerOptions, Initial, Mode, OnMissing, OnRemoved,
     ResourceConfig, Retry,
 };
 pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, TypedLister};

@@ -205,6 +205,13 @@ pub(crate) struct ReflectorStep {
     pub(crate) holds_list_permit: bool,
 }
 
+/// Times of the first and the last error of a series.
+#[derive(Clone, Copy, Debug)]
+struct ErrorSeries {
+    first: Duration,
+    last: Duration,
+}
+
 /// The state machine that mirrors one collection, forever.
 ///
 /// One input produces one [`ReflectorStep`]; the machine waits for exactly one answer at a time. Times come from any
@@ -241,8 +248,8 @@ pub(crate) struct Reflector {
     resync_at: Option<Duration>,
     /// Number of the last resync, of this reflector or of the previous one.
     round: u32,
-    /// Times of the first and the last HTTP 500 of the current series.
-    internal_errors: Option<(Duration, Duration)>,
+    /// Current series of HTTP 500.
+    internal_errors: Option<ErrorSeries>,
     /// Availability of the collection: whether the server permits list and watch.
     availability: Availability,
     /// The last failure of a request or a stream. A later success does not clear it.

@@ -38,7 +38,7 @@ use tokio::{
 
 pub use self::api_error::ApiError;
 use self::{auth::Gate, budget::ResponseBudget, listener::Listener, tls::Certificate};
-use crate::{config::Http, delivery::handlers::Handlers, subscribe::hub::Hub};
+use crate::{config::Http, delivery::handlers::RunningHandlers, subscribe::hub::Hub};
 
 /// Maximum number of open connections of `probe_listen`.
 pub(crate) const PROBE_CONNECTIONS: u32 = 64;
@@ -64,7 +64,7 @@ const UNSENT_BYTES_MAX: u32 = 64 << 10;
 pub struct ServeState {
     /// Source of event streams. It also gives access to the watched types and to the journal.
     hub: Arc<Hub>,
-    handlers: Handlers,
+    handlers: RunningHandlers,
     /// URL of the API server, without credentials.
     server: Arc<str>,
     http: Arc<Http>,
@@ -78,7 +78,7 @@ pub struct ServeState {
 
 impl ServeState {
     /// Creates the state that all servers of the `[http]` section share.
-    pub fn new(hub: Arc<Hub>, handlers: Handlers, server: &str, http: &Http) -> Self {
+    pub fn new(hub: Arc<Hub>, handlers: RunningHandlers, server: &str, http: &Http) -> Self {
         Self {
             hub,
             handlers,

@@ -14,7 +14,7 @@ use std::{
 
 use deltabus::internals::{
     bench::{Generator, ReplayServer, Shape, measure},
-    config::{Config, HandlerDefaults},
+    config::{Config, HandlerOptions},
     delivery::status::Control,
     engine::Engine,
     handler::HandlerError,
@@ -165,7 +165,7 @@ fn to_handler(count: u64, dir: Option<&Path>) -> Outcome<Vec<u64>> {
     let engine = thread::spawn(move || {
         actix::System::new().block_on(async {
             let builder = Engine::builder().config(config).cluster(access);
-            let builder = builder.on_change("out", HandlerDefaults::default(), on_change);
+            let builder = builder.on_change("out", HandlerOptions::default(), on_change);
             let engine = builder.start().await.expect("it starts");
             engine.wait_for_sync().await;
             tell_synced.send(()).expect("somebody waits");

@@ -12,7 +12,7 @@ use super::{
     reads::Reading,
 };
 use crate::{
-    config::{Config, ConfigErrors, EventType, HandlerDefaults},
+    config::{Config, ConfigErrors, EventType, HandlerOptions},
     engine::{Engine, EngineError, RunningEngine},
     list_watch::kube::{AccessError, ClusterAccess},
     lister::{Lister, Selector},
@@ -115,7 +115,7 @@ impl Probe {
         let seen = Arc::new(watch::Sender::new(Seen::default()));
         let of_handler = Arc::clone(&seen);
         let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
-        let handler = HandlerDefaults { on, ..HandlerDefaults::default() };
+        let handler = HandlerOptions { on, ..HandlerOptions::default() };
         let start = monotonic();
         let builder = Engine::builder().config(config).cluster(access);
         let builder = builder.on_change("bench", handler, move |notification| {

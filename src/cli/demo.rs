@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     cloud_event::Encoder,
-    config::{Config, HandlerDefaults, Initial},
+    config::{Config, HandlerOptions, Initial},
     engine::{Engine, EngineBuilder, RunningEngine},
     handler::{
         Handler as _,
@@ -175,7 +175,7 @@ fn places(http: Option<&SocketAddr>, kubeconfig: Option<&Path>) -> Vec<String> {
 
 /// Runs the engine, and draws a live table and the newest events.
 fn run_with_table(engine: EngineBuilder, kubeconfig: Option<&Path>, news: News) -> anyhow::Result<()> {
-    let options = HandlerDefaults { initial: Initial::Skip, ..HandlerDefaults::default() };
+    let options = HandlerOptions { initial: Initial::Skip, ..HandlerOptions::default() };
     let started = Instant::now();
     let recent = table::Recent::default();
     let shown = recent.clone();

@@ -36,7 +36,7 @@ const ATTRIBUTES_LEN: usize = 768;
 /// Data of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
-#[schemars(rename = "FormatSettings")]
+#[schemars(rename = "DataFormat")]
 #[strum(serialize_all = "snake_case")]
 pub enum DataFormat {
     /// Object, and its previous state for an update.

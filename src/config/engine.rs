@@ -10,7 +10,7 @@ use super::{
     StreamingLists,
     text::{Format, Optional, Text},
 };
-use crate::{backoff::BackoffConfig as Backoff, list_watch::kube::KubeOptions};
+use crate::{backoff::BackoffConfig, list_watch::kube::KubeOptions};
 
 /// Cluster that is watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,7 +64,7 @@ pub struct Kube {
     #[educe(Default = Duration::from_mins(3))]
     pub stall_after: Duration,
     /// Delay after a failed list or watch.
-    pub backoff: Backoff,
+    pub backoff: BackoffConfig,
     /// Detection of added and removed types. `crd-watch` watches the CRDs, and checks the other APIs every two minutes;
     /// `never` keeps the types that were found at the start.
     pub rediscover: Rediscover,

@@ -3,7 +3,7 @@
 
 use strum::VariantNames as _;
 
-use super::{EventType, FormatSettings, HandlerConfig, error::suggestion, report::Section};
+use super::{DataFormat, EventType, HandlerConfig, error::suggestion, report::Section};
 use crate::{
     change::Cause,
     cloud_event::template::Template,
@@ -21,7 +21,7 @@ impl HandlerConfig {
     pub(crate) fn field_uses(&self) -> Vec<(&'static str, FieldUse)> {
         let when = self.options.when.clone().map(|when| RulesOptions { when: Some(when), ..RulesOptions::default() });
         let rules = when.and_then(|when| Rules::compile(when).ok());
-        let template = self.template.as_ref().filter(|_| self.options.format == FormatSettings::Template);
+        let template = self.template.as_ref().filter(|_| self.options.format == DataFormat::Template);
         let template = template.and_then(|text| Template::compile(text).ok());
         let key = self.options.once_key.as_ref().and_then(|text| Template::compile(text).ok());
         let of_rules = rules.iter().flat_map(Rules::uses).map(|used| ("when", used.clone()));

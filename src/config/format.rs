@@ -3,7 +3,7 @@
 use serde::de::IgnoredAny;
 
 use super::{
-    EventType, FormatSettings, HandlerConfig, SinkConfig,
+    DataFormat, EventType, HandlerConfig, SinkConfig,
     error::{quoted, suggestion},
     report::Section,
 };
@@ -19,7 +19,7 @@ impl HandlerConfig {
     /// Checks `format`, `template` and `once_key`. Renders the templates with a sample event of each kind that the handler gets. The
     /// sample event has every field that the template reads.
     pub(super) fn check_format(&self, at: &mut Section<'_>) {
-        match (&self.template, self.options.format == FormatSettings::Template) {
+        match (&self.template, self.options.format == DataFormat::Template) {
             (None, true) if self.sink != SinkConfig::Blackhole => {
                 at.error(&["template"], "missing `template`: expected a Jinja template of the text to send");
             }

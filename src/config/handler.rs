@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use strum::IntoStaticStr;
 
 use super::{
-    DeliveryOrder, ExecOptions, FileOptions, FormatSettings, KafkaOptions, NatsOptions, WebhookOptions, WhenFull,
+    DataFormat, DeliveryOrder, ExecOptions, FileOptions, KafkaOptions, NatsOptions, WebhookOptions, WhenFull,
     report::{Section, recheck},
     schema,
     text::{Format, Optional, Text, means_entry},
 };
-use crate::delivery::{attempts::RetryPolicy as Retry, pace::Rate};
+use crate::delivery::{attempts::Retry, pace::Rate};
 
 /// Destination of changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,7 +48,7 @@ pub struct HandlerConfig {
     pub template: Option<String>,
     /// Options that `[defaults.handlers]` can set for all handlers.
     #[serde(flatten)]
-    pub options: HandlerDefaults,
+    pub options: HandlerOptions,
 }
 
 /// Size of one delivery, and time that an event waits for others.
@@ -90,8 +90,8 @@ impl HandlerConfig {
     pub fn asks_who_changed(&self) -> bool {
         let mentions = |text: &Option<String>| text.as_ref().is_some_and(|text| text.contains("changed_by"));
         let sends = match self.options.format {
-            FormatSettings::Diff => true,
-            FormatSettings::Template => mentions(&self.template),
+            DataFormat::Diff => true,
+            DataFormat::Template => mentions(&self.template),
             _ => false,
         };
         sends || mentions(&self.options.when) || mentions(&self.options.once_key)
@@ -165,7 +165,7 @@ impl Batch {
 #[derive(Clone, Debug, Educe, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[educe(Default)]
 #[serde(default)]
-pub struct HandlerDefaults {
+pub struct HandlerOptions {
     /// Kinds of events that are sent: `added`, `updated`, `deleted`, `removed`, `synced`. Default: all but `synced`.
     #[schemars(length(min = 1))]
     #[educe(Default = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed])]
@@ -211,14 +211,14 @@ pub struct HandlerDefaults {
     /// Data of an event: `cloudevents` (object and previous object), `object`, `ref` (no object), or for updates a `patch` (RFC
     /// 6902), a `merge_patch` (RFC 7386) or a `diff` (changed paths). With `template`, the output of the template is sent instead
     /// of a `CloudEvent`. Handlers that a program adds ignore this option.
-    pub format: FormatSettings,
+    pub format: DataFormat,
     /// Retries of failed deliveries.
     pub retry: Retry,
     /// Events that wait in memory for this handler.
     pub buffer: Buffer,
 }
 
-impl HandlerDefaults {
+impl HandlerOptions {
     /// Returns true if `once_per` suppresses events.
     pub(crate) fn is_throttled(&self) -> bool {
         !self.once_per.is_zero()

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    CONFIG_VERSION, Cache, Config, ConfigPlace, EventType, FormatSettings, HandlerConfig, HandlerDefaults, Mode,
+    CONFIG_VERSION, Cache, Config, ConfigPlace, DataFormat, EventType, HandlerConfig, HandlerOptions, Mode,
     ResourceConfig, SecretValues, SinkConfig, TestCase, TypePattern,
     key_path::KeyPath,
     report::{Report, Section},
@@ -224,8 +224,7 @@ impl Checker<'_> {
 
     /// Reports a format that shows the previous object, if the handler gets changes of an entry with `cache = "none"`.
     fn without_old(&self, at: &mut Section<'_>, handler: &HandlerConfig) {
-        let needs_old =
-            matches!(handler.options.format, FormatSettings::Patch | FormatSettings::MergePatch | FormatSettings::Diff);
+        let needs_old = matches!(handler.options.format, DataFormat::Patch | DataFormat::MergePatch | DataFormat::Diff);
         if let Some(entry) = self.taken(handler, |resource| needs_old && resource.cache == Cache::None) {
             let message = format!(
                 "[resources.{entry}] has cache = \"none\", so the previous object of an update is unknown: events of \
@@ -416,7 +415,7 @@ fn empty_indexes(at: &mut Section<'_>, resource: &ResourceConfig) {
 
 /// Reports `changed` of a handler that gets no updates.
 fn changed_of_nothing(at: &mut Section<'_>, handler: &HandlerConfig) {
-    let HandlerDefaults { changed, on, .. } = &handler.options;
+    let HandlerOptions { changed, on, .. } = &handler.options;
     if !changed.is_empty() && !on.contains(&EventType::Updated) {
         at.warn(&["changed"], "has no effect: it applies to updates, and `on` has no \"updated\"");
     }

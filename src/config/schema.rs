@@ -7,7 +7,7 @@ use schemars::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Config, HandlerDefaults, ResourceDefaults};
+use super::{Config, HandlerOptions, ResourceDefaults};
 use crate::cloud_event::ContentMode;
 
 /// Pattern for names of resources and handlers.
@@ -45,7 +45,7 @@ fn defaults_schema(generator: &mut SchemaGenerator) -> Value {
         generator.subschema_for::<ContentMode>(),
         "Form of an event, for sinks with headers. Default: depends on the sink.",
     );
-    let mut handlers = HandlerDefaults::json_schema(generator);
+    let mut handlers = HandlerOptions::json_schema(generator);
     let closed = handlers.ensure_object();
     closed["properties"]["mode"] = mode;
     closed.insert("additionalProperties".to_owned(), false.into());

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use super::{Commit, FileFsync, Permissions, TypePattern};
+use super::{FileFsync, Fsync, Permissions, TypePattern};
 pub(crate) use crate::text::{Format, Optional, Text, Textual, parse_duration, print_duration};
 use crate::{
     delivery::pace::Rate,
@@ -62,7 +62,7 @@ impl Textual for FileFsync {
     }
 }
 
-impl Textual for Commit {
+impl Textual for Fsync {
     const FORMAT: Format = Format::Commit;
 
     fn parse(text: &str) -> Option<Self> {
@@ -117,7 +117,7 @@ pub(crate) fn check(format: Format, text: &str) -> Result<(), String> {
         Format::Rate => Option::<Rate>::parse(text).is_some(),
         Format::Fsync => FileFsync::parse(text).is_some(),
         Format::Permissions => Permissions::parse(text).is_some(),
-        Format::Commit => Commit::parse(text).is_some(),
+        Format::Commit => Fsync::parse(text).is_some(),
         Format::Address => Option::<SocketAddr>::parse(text).is_some(),
         Format::TypePattern => return said(TypePattern::parse(text)),
         Format::Namespace => return said(Namespaces::parse(&[text])),

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     delivery::{
-        attempts::{AttemptError, AttemptOutcome, RetryPolicy},
+        attempts::{AttemptError, AttemptOutcome, Retry},
         core::{CoreOptions, HandlerAction, HandlerCore},
         schedule::{DeliveryId, ScheduleOptions},
     },
@@ -76,7 +76,7 @@ pub(super) enum Progress {
 impl Consumer {
     pub(super) fn new(reader: ReaderId, sink: usize, schedule: ScheduleOptions) -> Self {
         let millis = Duration::from_millis;
-        let retry = RetryPolicy { initial: millis(1), max: millis(100), jitter: false, give_up_after: Duration::MAX };
+        let retry = Retry { initial: millis(1), max: millis(100), jitter: false, give_up_after: Duration::MAX };
         let options = CoreOptions { schedule, retry, rate: None, is_async: true, patience: Duration::ZERO };
         Self {
             reader,

@@ -13,7 +13,7 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use tokio::sync::Semaphore;
 
 use super::{
-    handlers::HandlerOptions,
+    handlers::NewHandler,
     pace::Rate,
     run_time_tests::{run, until},
     sink::Sink,
@@ -107,7 +107,7 @@ fn add(engine: &Engine, concurrency: usize, sink: Sink) -> Arc<status::HandlerSt
     engine.start(options(concurrency, sink))
 }
 
-fn options(concurrency: usize, sink: Sink) -> HandlerOptions {
+fn options(concurrency: usize, sink: Sink) -> NewHandler {
     let mut options = Engine::options("remote", sink, None);
     (options.core.schedule.concurrency, options.core.schedule.batch_events) = (concurrency, 1);
     options

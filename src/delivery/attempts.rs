@@ -19,7 +19,7 @@ use crate::{
 #[educe(Default)]
 #[serde(default)]
 #[schemars(rename = "Retry")]
-pub struct RetryPolicy {
+pub struct Retry {
     /// Delay after the first failure; it doubles with each further one. More than "0s".
     #[serde(with = "Text::<Duration>")]
     #[educe(Default = Duration::from_millis(200))]
@@ -37,7 +37,7 @@ pub struct RetryPolicy {
     pub give_up_after: Duration,
 }
 
-impl RetryPolicy {
+impl Retry {
     /// Returns the delay before the next attempt, after this number of failures in a row. `random` is in [0, 1).
     pub fn delay(&self, failures: u32, random: f64) -> Duration {
         let factor = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
@@ -100,7 +100,7 @@ pub enum AttemptStep {
 /// is given up. Before an event is given up as too large, all smaller forms are tried.
 #[derive(Clone, Debug)]
 pub struct Attempts {
-    policy: RetryPolicy,
+    policy: Retry,
     len: usize,
     /// Smallest form that the sink accepts.
     smallest: Form,
@@ -118,7 +118,7 @@ pub struct Attempts {
 
 impl Attempts {
     /// Makes the state of a batch of `len` events. `smallest` is the smallest form that the sink accepts.
-    pub fn new(policy: RetryPolicy, len: usize, smallest: Form) -> Self {
+    pub fn new(policy: Retry, len: usize, smallest: Form) -> Self {
         let (range, form, step, not_before) = (0..0, Form::Whole, AttemptStep::Done, Duration::ZERO);
         let (failures, panics, failing_since) = (0, 0, None);
         let mut attempts =

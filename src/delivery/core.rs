@@ -1,7 +1,7 @@
 //! Decisions for one handler: the next batch, the reaction to an outcome, and the end of the handler.
 //!
 //! [`HandlerCore`] is pure. It receives reports of the reader, the sink and the engine, and returns [`HandlerAction`]s
-//! for its actor in `delivery/actor.rs`. All times are of one monotonic clock.
+//! for its loop in `delivery/handler_loop.rs`. All times are of one monotonic clock.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    attempts::{AttemptError, AttemptOutcome, AttemptStep, Attempts, GiveUp, RetryPolicy},
+    attempts::{AttemptError, AttemptOutcome, AttemptStep, Attempts, GiveUp, Retry},
     pace::{Pace, Rate},
     schedule::{DeliveryId, EventLoad, Schedule, ScheduleOptions, ScheduledEvent},
 };
@@ -32,7 +32,7 @@ pub struct CoreOptions {
     /// Order and size of batches.
     pub schedule: ScheduleOptions,
     /// Retries of failed attempts.
-    pub retry: RetryPolicy,
+    pub retry: Retry,
     /// Maximum rate of attempts; `None` for no limit.
     pub rate: Option<Rate>,
     /// Set for an asynchronous sink: it accepts all forms, and its running attempts can be cancelled.
@@ -98,7 +98,7 @@ pub struct CoreView {
 }
 
 #[derive(Debug)]
-struct Delivery {
+struct OngoingDelivery {
     /// Set for events of the handler's own reader.
     is_own: bool,
     events: Notification,
@@ -109,7 +109,7 @@ struct Delivery {
     failed: u32,
 }
 
-impl Delivery {
+impl OngoingDelivery {
     /// Returns the start time of the running attempt; `None` if no attempt is running.
     fn attempted_at(&self) -> Option<Duration> {
         self.begun.filter(|_| matches!(self.attempts.step, AttemptStep::Attempt(..)))
@@ -126,7 +126,7 @@ pub struct HandlerCore {
     options: CoreOptions,
     schedule: Schedule<Event>,
     pace: Pace,
-    deliveries: BTreeMap<DeliveryId, Delivery>,
+    deliveries: BTreeMap<DeliveryId, OngoingDelivery>,
     /// Batches that other handlers gave up, and whose delivery has not started.
     others: VecDeque<(DeliveryId, Notification)>,
     /// Set if the most recent batch came from the handler's own reader.
@@ -288,7 +288,7 @@ impl HandlerCore {
             in_flight: self.deliveries.len(),
             is_limited: self.pace.next() > now && deliveries().any(|delivery| delivery.attempted_at().is_none()),
             is_failing: deliveries().any(|delivery| delivery.failed > 0),
-            oldest_attempt: deliveries().filter_map(Delivery::attempted_at).min(),
+            oldest_attempt: deliveries().filter_map(OngoingDelivery::attempted_at).min(),
         }
     }
 
@@ -319,7 +319,7 @@ impl HandlerCore {
     /// Returns a delivery whose next step can start now.
     fn due(&self, now: Duration) -> Option<DeliveryId> {
         let may_attempt = !self.is_paused && self.pace.next() <= now;
-        let is_due = |delivery: &Delivery| match &delivery.attempts.step {
+        let is_due = |delivery: &OngoingDelivery| match &delivery.attempts.step {
             _ if delivery.begun.is_some() => false,
             AttemptStep::Attempt(..) => self.is_closing() || (may_attempt && delivery.attempts.not_before <= now),
             AttemptStep::GiveUp(..) | AttemptStep::Done | AttemptStep::Closed(_) => true,
@@ -373,7 +373,7 @@ impl HandlerCore {
         self.was_own = is_own;
         let smallest = if self.options.is_async { Form::Reference } else { Form::Whole };
         let attempts = Attempts::new(self.options.retry, events.events().len(), smallest);
-        let delivery = Delivery { is_own, events, attempts, begun: None, failed: 0 };
+        let delivery = OngoingDelivery { is_own, events, attempts, begun: None, failed: 0 };
         self.deliveries.insert(id, delivery);
         true
     }

@@ -22,8 +22,8 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    actor::HandlerActor,
     core::{CoreOptions, HandlerOrder},
+    handler_loop::HandlerLoop,
     router::Router,
     sink::Sink,
     status::{Control, HandlerState, HandlerStatus, HandlerView},
@@ -49,7 +49,7 @@ const NAMED_MAX: usize = 100;
 const LETTERS_MAX: usize = 16;
 
 /// Definition of a handler.
-pub struct HandlerOptions {
+pub struct NewHandler {
     /// Name of the handler.
     pub name: String,
     /// Type of the handler's sink, such as `file` or `kafka`, or the type given by the library user.
@@ -107,7 +107,7 @@ pub enum Spot {
     Thread,
 }
 
-/// Current parts of a handler, requests to it, and the cause of its end. All times count from [`Handlers::clock`].
+/// Current parts of a handler, requests to it, and the cause of its end. All times count from [`RunningHandlers::clock`].
 pub(super) struct HandlerRequests {
     parts: Arc<HandlerParts>,
     /// Time at which running attempts of the previous parts are cancelled, if the parts were replaced.
@@ -162,19 +162,19 @@ impl HandlerMember {
 
 /// All handlers of an engine.
 #[derive(Clone)]
-pub struct Handlers {
+pub struct RunningHandlers {
     /// Router of the handlers' readers.
     pub router: Router,
     members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
     arbiter: ArbiterHandle,
-    /// Set after [`Handlers::shut_down`] was called.
+    /// Set after [`RunningHandlers::shut_down`] was called.
     pub(super) is_stopping: Arc<AtomicBool>,
     supervision: Supervision,
     /// Instant from which all times of the actors count.
     pub(super) clock: Instant,
 }
 
-impl Handlers {
+impl RunningHandlers {
     /// Makes an empty set of handlers. `supervision` has the restart delays of actors that have panicked. All actors run on the
     /// current arbiter.
     ///
@@ -216,8 +216,8 @@ impl Handlers {
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
-    pub fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Attachment)>, OpenReaderError> {
-        let HandlerOptions { name, kind, route, bounds, core, sink, dead_letter, throttle } = options;
+    pub fn put(&self, options: NewHandler) -> Result<Vec<(UnitId, Attachment)>, OpenReaderError> {
+        let NewHandler { name, kind, route, bounds, core, sink, dead_letter, throttle } = options;
         let before = self.find(&name);
         let paused = before.as_ref().map(|member| member.parts().status.paused.clone()).unwrap_or_default();
         let parts = |reader| {
@@ -247,7 +247,7 @@ impl Handlers {
         Ok(attachments)
     }
 
-    /// Replaces route and bounds of a handler, but not the sink. See [`Handlers::put`].
+    /// Replaces route and bounds of a handler, but not the sink. See [`RunningHandlers::put`].
     pub fn set_route(&self, name: &str, route: Route, bounds: Bounds) -> Vec<(UnitId, Attachment)> {
         self.find(name).map(|member| self.router.set_route(member.reader, route, bounds)).unwrap_or_default()
     }
@@ -303,7 +303,7 @@ impl Handlers {
             let parts = member.parts();
             policy.healthy(self.now());
             parts.status.begin_life();
-            let actor = HandlerActor::new(&self, &member, Arc::clone(&parts));
+            let actor = HandlerLoop::new(&self, &member, Arc::clone(&parts));
             let ended = tokio::select! {
                 ended = AssertUnwindSafe(actor.run(&mut letters)).catch_unwind() => ended,
                 () = self.overdue(&member, &parts) => {

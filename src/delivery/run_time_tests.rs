@@ -37,7 +37,7 @@ pub(super) async fn until(what: impl Fn() -> bool) {
 fn gated(seen: &Seen) -> (Sink, mpsc::Sender<()>) {
     let (go, gate) = mpsc::channel();
     let (seen, gate) = (Arc::clone(seen), Arc::new(Mutex::new(gate)));
-    let open: OpenHandler = Arc::new(move || {
+    let open: OpenHandler = Arc::new(move |_| {
         let (seen, gate) = (Arc::clone(&seen), Arc::clone(&gate));
         Ok(Box::new(move |batch: &Notification| -> Result<(), HandlerError> {
             seen.lock().unwrap().push("called".into());
@@ -97,7 +97,7 @@ fn busy_handler_ticks_too() {
         let engine = Engine::new();
         let seen = Seen::default();
         let of_handler = Arc::clone(&seen);
-        let sink = thread(Arc::new(move || Ok(Box::new(Ticking(Arc::clone(&of_handler))))));
+        let sink = thread(Arc::new(move |_| Ok(Box::new(Ticking(Arc::clone(&of_handler))))));
         let status = engine.add("one", sink, None);
         engine.commit(&pods(0..4_000)); // at least two seconds of deliveries
         until(|| seen.lock().unwrap().len() > 3).await;

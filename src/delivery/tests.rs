@@ -7,9 +7,9 @@ use std::{
 };
 
 use super::{
-    attempts::RetryPolicy,
+    attempts::Retry,
     core::CoreOptions,
-    handlers::{HandlerOptions, Handlers, Leftover, Spot},
+    handlers::{Leftover, NewHandler, RunningHandlers, Spot},
     router::Router,
     run_time_tests::{run, until},
     schedule::{DeliveryOrder, ScheduleOptions},
@@ -39,7 +39,7 @@ pub(super) type Seen = Arc<Mutex<Vec<String>>>;
 pub(super) fn recording(seen: &Seen, failures: usize) -> OpenHandler {
     let seen = Arc::clone(seen);
     let failures = Arc::new(Mutex::new(failures));
-    Arc::new(move || {
+    Arc::new(move |_| {
         let (seen, failures) = (Arc::clone(&seen), Arc::clone(&failures));
         let handler = move |notification: &Notification| {
             let mut failures = failures.lock().unwrap();
@@ -73,14 +73,14 @@ pub(super) fn schedule() -> ScheduleOptions {
 
 pub(super) struct Engine {
     pub(super) journal: Journal,
-    pub(super) handlers: Handlers,
+    pub(super) handlers: RunningHandlers,
     has_unit: Cell<bool>,
 }
 
 impl Engine {
     pub(super) fn new() -> Self {
         let journal = Journal::in_memory();
-        let handlers = Handlers::new(Router::new(journal.clone()), Supervision::default());
+        let handlers = RunningHandlers::new(Router::new(journal.clone()), Supervision::default());
         Self { journal, handlers, has_unit: Cell::new(false) }
     }
 
@@ -88,14 +88,14 @@ impl Engine {
         self.start(Self::options(name, sink, dead_letter))
     }
 
-    pub(super) fn start(&self, options: HandlerOptions) -> Arc<HandlerStatus> {
+    pub(super) fn start(&self, options: NewHandler) -> Arc<HandlerStatus> {
         let name = options.name.clone();
         self.handlers.put(options).unwrap();
         self.handlers.status(&name).unwrap()
     }
 
-    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<&str>) -> HandlerOptions {
-        let retry = RetryPolicy {
+    pub(super) fn options(name: &str, sink: Sink, dead_letter: Option<&str>) -> NewHandler {
+        let retry = Retry {
             initial: Duration::from_millis(1),
             max: Duration::from_secs(8),
             jitter: false,
@@ -110,7 +110,7 @@ impl Engine {
         };
         let changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED).without(ChangeSet::RESYNC);
         let resources = if name == "dlq" { vec![] } else { vec!["p*"] };
-        HandlerOptions {
+        NewHandler {
             throttle: None,
             name: name.into(),
             kind: "test",
@@ -175,7 +175,7 @@ fn stalled_handler_delays_no_other_handler() {
     run(async {
         let engine = Engine::new();
         let seen = Seen::default();
-        let stuck: OpenHandler = Arc::new(|| {
+        let stuck: OpenHandler = Arc::new(|_| {
             Ok(Box::new(|_: &Notification| -> Result<(), HandlerError> {
                 std::thread::park_timeout(Duration::from_secs(20));
                 Err(HandlerError::Failed("stuck".into()))
@@ -228,7 +228,7 @@ fn busy_handler_flushes_at_stop_deadline() {
         let engine = Engine::new();
         let seen = Seen::default();
         let calls = Arc::clone(&seen);
-        let open = Arc::new(move || Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
+        let open = Arc::new(move |_: &_| Ok(Box::new(Picky(Arc::clone(&calls))) as Box<dyn Handler>));
         let status = engine.add("picky", thread(open), None);
         let view = || status.view();
         engine.commit(&[added("a", "a", 1)]);

@@ -9,21 +9,15 @@ use std::{
     any::Any,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, Weak, atomic::AtomicBool},
     thread,
     time::Duration,
 };
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crossbeam_channel::{RecvTimeoutError, TrySendError, bounded};
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::{
-        mpsc::{self, error::TrySendError},
-        oneshot,
-    },
+    sync::{mpsc, oneshot},
     time::{Instant, timeout},
 };
 
@@ -35,7 +29,7 @@ use super::{
 use crate::supervisor::fault::Harm;
 use crate::{
     failures::Failures,
-    handler::{AsyncHandler, Form, Handler, HandlerError, replaced},
+    handler::{AsyncHandler, Form, Handler, HandlerError, replaced::Replaced},
     mutex::lock,
     notification::Notification,
     supervisor::{child::panic_text, fault::SharedFault},
@@ -49,8 +43,8 @@ const LEFT_BEHIND_MAX: usize = 3;
 /// Time for an asynchronous handler to close after its worker was dropped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Function that opens a handler that blocks. A failure counts as a failed attempt.
-pub type OpenHandler = Arc<dyn Fn() -> Result<Box<dyn Handler>, HandlerError> + Send + Sync>;
+/// Function that opens a handler that blocks, on the thread of the token. A failure counts as a failed attempt.
+pub type OpenHandler = Arc<dyn Fn(&Replaced) -> Result<Box<dyn Handler>, HandlerError> + Send + Sync>;
 
 /// Function that opens an asynchronous handler, within its runtime. It must not wait; a failure counts as a failed
 /// attempt.
@@ -94,13 +88,19 @@ struct Threads {
 #[derive(Clone)]
 struct Thread {
     send: SendJob,
-    /// Set if the thread was abandoned. This flag lives as long as the thread.
-    left_behind: Arc<AtomicBool>,
+    /// Token of the thread. It lives as long as the thread.
+    replaced: Replaced,
 }
 
-/// Function that queues a job for a thread, without waiting. The error is true if the thread has ended, and false if its queue is
-/// full.
-type SendJob = Arc<dyn Fn(Job) -> Result<(), bool> + Send + Sync>;
+/// Function that queues a job for a thread, without waiting.
+type SendJob = Arc<dyn Fn(Job) -> Result<(), NotQueued> + Send + Sync>;
+
+/// Reason why a job was not queued.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum NotQueued {
+    ThreadEnded,
+    QueueFull,
+}
 
 enum Job {
     Deliver(Notification, Form, oneshot::Sender<AttemptOutcome>),
@@ -173,8 +173,8 @@ impl Worker {
     fn submit(&self, job: Job) -> Result<Thread, HandlerError> {
         let failed = |error: io::Error| HandlerError::Failed(format!("failed to start the handler's thread: {error}"));
         let thread = self.thread().map_err(failed)?;
-        (thread.send)(job).map_err(|is_gone| {
-            if is_gone {
+        (thread.send)(job).map_err(|why| {
+            if why == NotQueued::ThreadEnded {
                 lock(&self.threads).current.take_if(|current| current.is(&thread));
             }
             HandlerError::Failed("the handler's thread is busy or has ended".to_owned())
@@ -204,42 +204,49 @@ impl Worker {
             return None;
         }
         threads.current = Some(self.start_thread().ok()?);
-        hung.left_behind.store(true, Ordering::Release);
-        threads.left_behind.push(Arc::downgrade(&hung.left_behind));
+        hung.replaced.set();
+        threads.left_behind.push(hung.replaced.downgrade());
         status.lock().view.restarts += 1;
         Some(failed(format!("no answer within {silent:.1?}; the handler's thread was replaced")))
     }
 
     fn start_thread(&self) -> io::Result<Thread> {
-        let left_behind = Arc::new(AtomicBool::new(false));
-        let (mark, builder) = (Arc::clone(&left_behind), thread::Builder::new().name(format!("handler-{}", self.name)));
+        let replaced = Replaced::default();
+        let (token, builder) = (replaced.clone(), thread::Builder::new().name(format!("handler-{}", self.name)));
         let send: SendJob = match self.open.clone() {
             Open::Blocking(open) => {
                 let (jobs, queue) = bounded(JOBS_MAX);
                 let fault = self.fault.clone();
-                builder.spawn(move || {
-                    replaced::set(mark);
-                    Blocking { open, handler: None }.work(&queue, &fault);
-                })?;
-                Arc::new(move |job| jobs.try_send(job).map_err(|error| error.is_disconnected()))
+                builder.spawn(move || Blocking { open, replaced: token, handler: None }.work(&queue, &fault))?;
+                Arc::new(move |job| {
+                    jobs.try_send(job).map_err(|error| match error {
+                        TrySendError::Full(_) => NotQueued::QueueFull,
+                        TrySendError::Disconnected(_) => NotQueued::ThreadEnded,
+                    })
+                })
             }
             Open::Async { open, concurrency, timeout } => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let (jobs, queue) = mpsc::channel(concurrency.max(1) + 1);
                 builder.spawn(move || {
-                    replaced::set(mark);
-                    runtime.block_on(Arc::new(Waiting { open, handler: Mutex::default(), timeout }).work(queue));
+                    let waiting = Waiting { open, replaced: token, handler: Mutex::default(), timeout };
+                    runtime.block_on(Arc::new(waiting).work(queue));
                 })?;
-                Arc::new(move |job| jobs.try_send(job).map_err(|error| matches!(error, TrySendError::Closed(_))))
+                Arc::new(move |job| {
+                    jobs.try_send(job).map_err(|error| match error {
+                        mpsc::error::TrySendError::Full(_) => NotQueued::QueueFull,
+                        mpsc::error::TrySendError::Closed(_) => NotQueued::ThreadEnded,
+                    })
+                })
             }
         };
-        Ok(Thread { send, left_behind })
+        Ok(Thread { send, replaced })
     }
 }
 
 impl Thread {
     fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.left_behind, &other.left_behind)
+        self.replaced.is(&other.replaced)
     }
 }
 
@@ -254,6 +261,7 @@ fn ended() -> AttemptOutcome {
 /// A handler that blocks, on its thread.
 struct Blocking {
     open: OpenHandler,
+    replaced: Replaced,
     handler: Option<Box<dyn Handler>>,
 }
 
@@ -267,7 +275,7 @@ impl Blocking {
         }
         let mut ticked = Instant::now();
         // If this thread is replaced, the attempts that wait in its queue fail, and are retried on the replacement.
-        while !replaced::is_replaced() {
+        while !self.replaced.is_set() {
             let interval = self.handler.as_ref().and_then(|handler| handler.tick_interval());
             let wait = interval.map_or(Duration::from_hours(1), |interval| interval.saturating_sub(ticked.elapsed()));
             // A queue that is never empty must not delay the tick.
@@ -317,11 +325,11 @@ impl Blocking {
         &mut self,
         work: impl FnOnce(&mut (dyn Handler + 'static)) -> Result<(), HandlerError>,
     ) -> AttemptOutcome {
-        let Self { open, handler } = self;
+        let Self { open, replaced, handler } = self;
         let outcome = guard(|| {
             let handler = match handler {
                 Some(handler) => handler,
-                None => handler.insert(open()?),
+                None => handler.insert(open(replaced)?),
             };
             work(handler.as_mut())
         });
@@ -336,6 +344,7 @@ impl Blocking {
 /// An asynchronous handler, on its thread and within its runtime.
 struct Waiting {
     open: OpenAsync,
+    replaced: Replaced,
     handler: Mutex<Option<Arc<dyn AsyncHandler>>>,
     timeout: Duration,
 }
@@ -359,7 +368,7 @@ impl Waiting {
                 }
             }
         }
-        if !replaced::is_replaced() && timeout(CLOSE_TIMEOUT, self.close()).await.is_err() {
+        if !self.replaced.is_set() && timeout(CLOSE_TIMEOUT, self.close()).await.is_err() {
             tracing::error!("the handler did not close in time");
         }
     }

@@ -17,7 +17,7 @@ use super::{
     EngineError,
     conductor::{Auxiliaries, Conductor},
     handle::EngineHandle,
-    handlers::{Delivery, OwnHandler, OwnSink},
+    handlers::{ConfiguredHandlers, OwnHandler, OwnSink},
     library::Library,
     options,
     restore::LastRun,
@@ -27,7 +27,7 @@ use super::{
     typed::pattern_of,
 };
 use crate::{
-    config::{Config, HandlerDefaults, Http, ResourceConfig},
+    config::{Config, HandlerOptions, Http, ResourceConfig},
     delivery::router::Router,
     handler::{AsyncHandler, HandlerError},
     indexer::index_func::IndexFunc,
@@ -109,7 +109,7 @@ impl EngineBuilder {
     /// Adds your own handler: an actor that gets [`Notification`]s of everything that is watched. The actor gets the next batch
     /// after its response to the previous batch.
     #[must_use]
-    pub fn handler(mut self, name: &str, options: HandlerDefaults, actor: Recipient<Notification>) -> Self {
+    pub fn handler(mut self, name: &str, options: HandlerOptions, actor: Recipient<Notification>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Actor(actor)));
         self
     }
@@ -117,7 +117,7 @@ impl EngineBuilder {
     /// Adds a handler that waits without blocking, such as a client of a server. The handler runs on a separate thread, with up to
     /// `concurrency` deliveries at a time. Each delivery has the time limit `timeout`.
     #[must_use]
-    pub fn async_handler(mut self, name: &str, options: HandlerDefaults, handler: Arc<dyn AsyncHandler>) -> Self {
+    pub fn async_handler(mut self, name: &str, options: HandlerOptions, handler: Arc<dyn AsyncHandler>) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Async(handler)));
         self
     }
@@ -128,7 +128,7 @@ impl EngineBuilder {
     pub fn on_change(
         mut self,
         name: &str,
-        options: HandlerDefaults,
+        options: HandlerOptions,
         function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
     ) -> Self {
         self.own_handlers.push(OwnHandler::new(name, options, OwnSink::Closure(Box::new(function))));
@@ -178,7 +178,8 @@ impl EngineBuilder {
         let router = Router::new(journal.clone());
         let last = recovered.map(|recovered| LastRun::read(&recovered, &router));
         let attached = last.as_ref().map(|last| last.attached.clone()).unwrap_or_default();
-        let (delivery, attachments) = Delivery::start(&config, &cluster, router, attached, (own_handlers, allow_exec))?;
+        let (delivery, attachments) =
+            ConfiguredHandlers::start(&config, &cluster, router, attached, (own_handlers, allow_exec))?;
         let handlers = delivery.handlers.clone();
         let hub = Hub::new(handlers.router.clone(), Arc::clone(&registry), &cluster, config.subscribe);
         let http = Http { max_connections: options::max_connections(&config.http), ..config.http.clone() };

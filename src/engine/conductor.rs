@@ -32,7 +32,7 @@ use tracing::error;
 
 use super::{
     auxiliary::Auxiliary,
-    handlers::Delivery,
+    handlers::ConfiguredHandlers,
     library::Library,
     memory::{self, Rest},
     plan::{Plan, TypeName},
@@ -65,7 +65,7 @@ pub(super) struct Conductor {
     pub(super) router: Router,
     pub(super) shared: Shared,
     /// `None` when the engine stops.
-    pub(super) delivery: Mutex<Option<Delivery>>,
+    pub(super) delivery: Mutex<Option<ConfiguredHandlers>>,
     pub(super) library: Mutex<Library>,
     pub(super) state: Mutex<State>,
     pub(super) auxiliaries: Mutex<Auxiliaries>,

@@ -12,16 +12,16 @@ use super::Spot;
 use super::{
     EngineError,
     conductor::Conductor,
-    handlers::{Delivery, OwnHandler, OwnSink},
+    handlers::{ConfiguredHandlers, OwnHandler, OwnSink},
     library::Library,
     reconcile::Occasion,
     reload::keep_until_restart,
     typed::TypedLister,
 };
 use crate::{
-    config::{Config, HandlerDefaults, ResourceConfig},
+    config::{Config, HandlerOptions, ResourceConfig},
     delivery::{
-        handlers::Handlers,
+        handlers::RunningHandlers,
         status::{Control, HandlerView},
     },
     handler::HandlerError,
@@ -60,7 +60,7 @@ pub struct Applied {
 pub struct EngineHandle {
     pub(super) conductor: Arc<Conductor>,
     pub(super) cluster: Arc<str>,
-    pub(super) handlers: Handlers,
+    pub(super) handlers: RunningHandlers,
 }
 
 impl EngineHandle {
@@ -142,7 +142,7 @@ impl EngineHandle {
     pub fn add_handler(
         &self,
         name: &str,
-        options: HandlerDefaults,
+        options: HandlerOptions,
         actor: Recipient<Notification>,
     ) -> Result<(), EngineError> {
         self.add(OwnHandler::new(name, options, OwnSink::Actor(actor)))
@@ -156,7 +156,7 @@ impl EngineHandle {
     pub fn on_change(
         &self,
         name: &str,
-        options: HandlerDefaults,
+        options: HandlerOptions,
         function: impl FnMut(&Notification) -> Result<(), HandlerError> + Send + 'static,
     ) -> Result<(), EngineError> {
         self.add(OwnHandler::new(name, options, OwnSink::Closure(Box::new(function))))
@@ -305,7 +305,7 @@ impl EngineHandle {
 
 impl Conductor {
     /// Runs a function on the handlers.
-    fn with_delivery<T>(&self, act: impl FnOnce(&mut Delivery) -> T) -> Result<T, EngineError> {
+    fn with_delivery<T>(&self, act: impl FnOnce(&mut ConfiguredHandlers) -> T) -> Result<T, EngineError> {
         lock(&self.delivery).as_mut().map(act).ok_or(EngineError::Stopped)
     }
 

@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use super::{EngineError, StopReport, options::size, sinks};
 use crate::{
     cloud_event::{Encoder, Formatter, template::Template},
-    config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerDefaults, Initial, SinkConfig},
+    config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerOptions, Initial, SinkConfig},
     delivery::{
         core::CoreOptions,
-        handlers::{HandlerOptions, Handlers, Leftover, Remove},
+        handlers::{Leftover, NewHandler, Remove, RunningHandlers},
         router::Router,
         schedule::ScheduleOptions,
         sink::Sink,
@@ -44,13 +44,13 @@ pub(super) struct OwnHandler {
     /// Name of the handler, as in `/v1/handlers`.
     pub(super) name: String,
     /// Events that the handler gets, and limits of its buffer.
-    pub(super) options: HandlerDefaults,
+    pub(super) options: HandlerOptions,
     /// Destination of the handler's events.
     pub(super) sink: OwnSink,
 }
 
 impl OwnHandler {
-    pub(super) fn new(name: &str, options: HandlerDefaults, sink: OwnSink) -> Self {
+    pub(super) fn new(name: &str, options: HandlerOptions, sink: OwnSink) -> Self {
         Self { name: name.to_owned(), options, sink }
     }
 }
@@ -69,8 +69,8 @@ pub(super) enum OwnSink {
 pub(super) type OwnClosure = Box<dyn FnMut(&Notification) -> Result<(), HandlerError> + Send>;
 
 /// Running handlers, and everything that is needed to create more.
-pub(super) struct Delivery {
-    pub(super) handlers: Handlers,
+pub(super) struct ConfiguredHandlers {
+    pub(super) handlers: RunningHandlers,
     /// Definitions of the handlers of the configuration. A handler with an unchanged definition is not touched.
     plans: BTreeMap<String, HandlerConfig>,
     /// Entries that each handler of the last run read. Empty after the start.
@@ -91,9 +91,9 @@ struct Step {
     sink: Option<Sink>,
 }
 
-impl Delivery {
+impl ConfiguredHandlers {
     /// Starts the enabled handlers, on the current arbiter. `attached` has the entries that each handler of the last run read. Also
-    /// returns attachments, as [`Delivery::apply`] does.
+    /// returns attachments, as [`ConfiguredHandlers::apply`] does.
     pub(super) fn start(
         config: &Config,
         cluster: &str,
@@ -105,7 +105,7 @@ impl Delivery {
         let mut delivery = Self {
             encoder: Encoder::new(cluster, router.journal.id()),
             throttles: Throttles::new(config.state.dir.as_deref(), router.journal.id(), &has_throttle),
-            handlers: Handlers::new(router, config.supervision),
+            handlers: RunningHandlers::new(router, config.supervision),
             plans: BTreeMap::new(),
             attached,
             allow_exec,
@@ -208,19 +208,13 @@ impl Delivery {
         enabled.map(plan).collect()
     }
 
-    fn put(&self, options: HandlerOptions) -> Result<Vec<(UnitId, Attachment)>, EngineError> {
+    fn put(&self, options: NewHandler) -> Result<Vec<(UnitId, Attachment)>, EngineError> {
         let name = options.name.clone();
         self.handlers.put(options).map_err(|error| EngineError::Handler { name, error: error.to_string() })
     }
 
     /// Returns the options of a handler of the configuration.
-    fn planned(
-        &self,
-        name: &str,
-        plan: &HandlerConfig,
-        route: Route,
-        sink: Sink,
-    ) -> Result<HandlerOptions, EngineError> {
+    fn planned(&self, name: &str, plan: &HandlerConfig, route: Route, sink: Sink) -> Result<NewHandler, EngineError> {
         let mut core = self.core(&plan.options, &plan.batch(), plan.concurrency(), &sink);
         core.rate = plan.rate_limit;
         core.schedule.distinct = match &plan.sink {
@@ -230,11 +224,11 @@ impl Delivery {
         let (bounds, dead_letter) = (bounds(&plan.options), plan.dead_letter.clone());
         let throttle = self.throttle(name, &plan.options)?;
         let (name, kind) = (name.to_owned(), (&plan.sink).into());
-        Ok(HandlerOptions { name, kind, route, bounds, core, sink, dead_letter, throttle })
+        Ok(NewHandler { name, kind, route, bounds, core, sink, dead_letter, throttle })
     }
 
     /// Creates a program's handler.
-    fn own(&self, handler: OwnHandler, is_taken: bool) -> Result<HandlerOptions, EngineError> {
+    fn own(&self, handler: OwnHandler, is_taken: bool) -> Result<NewHandler, EngineError> {
         let OwnHandler { name, options, sink } = handler;
         let refused = |error: String| EngineError::Handler { name: name.clone(), error };
         if is_taken {
@@ -251,7 +245,7 @@ impl Delivery {
             OwnSink::Actor(actor) => ("actor", Sink::Actor(actor, self.hung_after)),
             OwnSink::Closure(closure) => {
                 let closure = Arc::new(Mutex::new(closure));
-                let open = move || {
+                let open = move |_: &_| {
                     let closure = Arc::clone(&closure);
                     Ok(boxed(move |batch: &Notification| call(&closure, batch)))
                 };
@@ -261,11 +255,11 @@ impl Delivery {
         };
         let core = self.core(&options, &Batch::WHAT_WAITS, concurrency, &sink);
         let (bounds, throttle) = (bounds(&options), self.throttle(&name, &options)?);
-        Ok(HandlerOptions { name, kind, route, bounds, core, sink, dead_letter: None, throttle })
+        Ok(NewHandler { name, kind, route, bounds, core, sink, dead_letter: None, throttle })
     }
 
     /// Returns the rule of `once_per`, if a handler has one. The last events of the handler's previous definition stay known.
-    fn throttle(&self, name: &str, options: &HandlerDefaults) -> Result<Option<ThrottleRule>, EngineError> {
+    fn throttle(&self, name: &str, options: &HandlerOptions) -> Result<Option<ThrottleRule>, EngineError> {
         if !options.is_throttled() {
             return Ok(None);
         }
@@ -279,7 +273,7 @@ impl Delivery {
     }
 
     /// Returns the options of a handler's core.
-    fn core(&self, options: &HandlerDefaults, batch: &Batch, concurrency: u32, sink: &Sink) -> CoreOptions {
+    fn core(&self, options: &HandlerOptions, batch: &Batch, concurrency: u32, sink: &Sink) -> CoreOptions {
         let (batch_events, batch_bytes, concurrency) =
             (size(batch.max_events), size(batch.max_bytes), concurrency as usize);
         let schedule = ScheduleOptions {
@@ -310,7 +304,7 @@ impl Delivery {
             }
             SinkConfig::Stdout => {
                 let formatter = formatter()?;
-                Open::Blocking(Arc::new(move || Ok(boxed(Stdout::new(formatter.clone())))))
+                Open::Blocking(Arc::new(move |_| Ok(boxed(Stdout::new(formatter.clone())))))
             }
             SinkConfig::Webhook(options) => waits(sinks::webhook(options, plan, formatter()?)?),
             SinkConfig::Nats(options) => waits(sinks::nats(options, formatter()?)?),
@@ -324,7 +318,9 @@ impl Delivery {
                 FileHandler::check(&options).map_err(|error| {
                     io::Error::other(format!("{error}; set [handlers.{name}] path to a file that this user can write"))
                 })?;
-                Open::Blocking(Arc::new(move || Ok(boxed(FileHandler::new(options.clone(), formatter.clone())?))))
+                Open::Blocking(Arc::new(move |replaced| {
+                    Ok(boxed(FileHandler::new(options.clone(), formatter.clone(), replaced)?))
+                }))
             }
         };
         let worker = Worker::new(name, self.hung_after, open);
@@ -349,7 +345,7 @@ impl Delivery {
 /// Returns true if two definitions of a handler differ at most in the buffer and in the selection of events. The handler then keeps
 /// its sink.
 fn keeps_its_sink(before: &HandlerConfig, plan: &HandlerConfig) -> bool {
-    let HandlerDefaults { order, timeout, format, retry, .. } = plan.options;
+    let HandlerOptions { order, timeout, format, retry, .. } = plan.options;
     let options = &before.options;
     plan.sink == before.sink
         && plan.batch() == before.batch()
@@ -362,7 +358,7 @@ fn keeps_its_sink(before: &HandlerConfig, plan: &HandlerConfig) -> bool {
 }
 
 /// Makes the opener of an asynchronous handler from `open` and the options of the handler.
-fn waits(open: OpenAsync, concurrency: u32, options: &HandlerDefaults) -> Open {
+fn waits(open: OpenAsync, concurrency: u32, options: &HandlerOptions) -> Open {
     Open::Async { open, concurrency: concurrency as usize, timeout: options.timeout }
 }
 
@@ -376,13 +372,13 @@ fn call(closure: &Mutex<OwnClosure>, batch: &Notification) -> Result<(), Handler
     }
 }
 
-fn bounds(options: &HandlerDefaults) -> Bounds {
+fn bounds(options: &HandlerOptions) -> Bounds {
     let buffer = &options.buffer;
     Bounds { max_events: size(buffer.max_events), max_bytes: size(buffer.max_bytes), when_full: buffer.when_full }
 }
 
 /// Compiles the rules of a handler; the error describes an invalid rule.
-pub(super) fn rules(options: &HandlerDefaults, cluster: &str) -> Result<Rules, String> {
+pub(super) fn rules(options: &HandlerOptions, cluster: &str) -> Result<Rules, String> {
     let changed = options.changed.iter().map(|path| FieldPath::parse(path)).collect::<Result<_, _>>();
     let changed = changed.map_err(|error| format!("`changed`: {error}"))?;
     let rules =
@@ -393,10 +389,10 @@ pub(super) fn rules(options: &HandlerDefaults, cluster: &str) -> Result<Rules, S
 /// Returns the formatter of a handler's events.
 pub(super) fn formatter(
     encoder: &Encoder,
-    format: config::FormatSettings,
+    format: config::DataFormat,
     template: Option<&str>,
 ) -> Result<Formatter, String> {
-    if format != config::FormatSettings::Template {
+    if format != config::DataFormat::Template {
         return Ok(Formatter::new(encoder.clone(), format));
     }
     let template = Template::compile(template.ok_or("missing template")?);
@@ -404,7 +400,7 @@ pub(super) fn formatter(
 }
 
 /// Returns the route of a handler, which selects the events that the handler gets. The error describes an invalid option.
-fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Result<Route, String> {
+fn route(resources: &[String], options: &HandlerOptions, cluster: &str) -> Result<Route, String> {
     let resources = resources.iter().map(String::as_str);
     let route = Route::new(resources, changes(options), options.resync).map_err(|error| error.to_string())?;
     Ok(route.with_rules(rules(options, cluster)?))
@@ -412,7 +408,7 @@ fn route(resources: &[String], options: &HandlerDefaults, cluster: &str) -> Resu
 
 /// Returns the kinds of changes that a handler gets if its rules accept them. With `initial = "skip"`, a handler does not get the
 /// initial objects. It gets their next changes as updates or deletions (I2).
-pub(super) fn changes(options: &HandlerDefaults) -> ChangeSet {
+pub(super) fn changes(options: &HandlerOptions) -> ChangeSet {
     let on = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
     let on = on.fold(ChangeSet::default(), ChangeSet::with);
     let (added, updated) = (on.has(ChangeSet::ADDED), on.has(ChangeSet::UPDATED));

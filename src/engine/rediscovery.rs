@@ -14,7 +14,8 @@ use super::plan::TypeName;
 use crate::backoff::{Backoff, BackoffConfig};
 
 /// First and longest interval between requests after a CRD was added or deleted.
-const CHASE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+const CHASE_MIN: Duration = Duration::from_millis(100);
+const CHASE_MAX: Duration = Duration::from_secs(10);
 /// Time limit for repeating the request if the answers disagree with [`Expected`].
 const CHASE_LONGEST: Duration = Duration::from_mins(2);
 /// Time for which the request is repeated after [`Expected::Changed`].
@@ -68,7 +69,7 @@ impl Rediscovery {
             backoff: Backoff::new(backoff),
             answered: false,
             chased: BTreeMap::new(),
-            interval: CHASE.0,
+            interval: CHASE_MIN,
             next: Some(Duration::ZERO),
         }
     }
@@ -90,7 +91,7 @@ impl Rediscovery {
             return;
         }
         self.chased.insert(name, (expected, now + longest));
-        self.interval = CHASE.0;
+        self.interval = CHASE_MIN;
         if self.answered {
             let soon = now + self.interval;
             self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
@@ -117,7 +118,7 @@ impl Rediscovery {
             regular,
         ];
         self.next = wants.into_iter().flatten().min().map(|delay| now + delay);
-        self.interval = if self.chased.is_empty() { CHASE.0 } else { CHASE.1.min(self.interval * 2) };
+        self.interval = if self.chased.is_empty() { CHASE_MIN } else { CHASE_MAX.min(self.interval * 2) };
     }
 }
 
@@ -165,7 +166,7 @@ mod tests {
         table.answered(|_, _| true, Need::default(), now, 0.5);
         assert_eq!(table.next(), Some(now + seconds(150)), "it is there");
         table.expect(name("apples"), Expected::Gone, now);
-        assert_eq!(table.next(), Some(now + CHASE.0), "and goes");
+        assert_eq!(table.next(), Some(now + CHASE_MIN), "and goes");
         table.answered(|_, expected| expected == Expected::Gone, Need::default(), now, 0.0);
         assert_eq!(table.next(), Some(now + REGULAR));
     }

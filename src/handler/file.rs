@@ -26,7 +26,7 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BUFFER_KEPT_MAX, Handler, HandlerError, replaced::is_replaced};
+use super::{BUFFER_KEPT_MAX, Handler, HandlerError, replaced::Replaced};
 use crate::{
     cloud_event::Formatter,
     journal::Sequence,
@@ -127,6 +127,7 @@ pub struct FileHandler {
     options: FileOptions,
     formatter: Formatter,
     clock: fn() -> Timestamp,
+    replaced: Replaced,
     open: Option<Open>,
     rotated: Rotated,
     buffer: Vec<u8>,
@@ -148,12 +149,17 @@ struct Open {
     dirty: bool,
     /// Set if a failed write could not be undone.
     torn: bool,
+    replaced: Replaced,
 }
 
 impl FileHandler {
-    /// Makes the handler and opens its file, so that an invalid path is reported at the start.
-    pub fn new(options: FileOptions, formatter: impl Into<Formatter>) -> Result<Self, HandlerError> {
-        Self::with_clock(options, formatter, Timestamp::now)
+    /// Makes the handler and opens its file, so that an invalid path is reported at the start. `replaced` is the token of the thread.
+    pub fn new(
+        options: FileOptions,
+        formatter: impl Into<Formatter>,
+        replaced: &Replaced,
+    ) -> Result<Self, HandlerError> {
+        Self::with_clock(options, formatter, Timestamp::now, replaced)
     }
 
     /// Opens the file as a test. Fails if a retry cannot help, for example because the path is a directory, or because this user
@@ -167,7 +173,7 @@ impl FileHandler {
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
             return Ok(()); // opening a pipe waits for its reader
         }
-        let Err(error) = Open::at(path.clone(), options.permissions.0) else { return Ok(()) };
+        let Err(error) = Open::at(path.clone(), options.permissions.0, &Replaced::default()) else { return Ok(()) };
         let is_permanent = matches!(
             error.kind(),
             Kind::PermissionDenied
@@ -185,10 +191,11 @@ impl FileHandler {
         options: FileOptions,
         formatter: impl Into<Formatter>,
         clock: fn() -> Timestamp,
+        replaced: &Replaced,
     ) -> Result<Self, HandlerError> {
         let rotated = Rotated::new(&options.path, options.rotate.as_ref(), clock);
-        let (formatter, buffer) = (formatter.into(), Vec::new());
-        let mut handler = Self { options, formatter, clock, open: None, rotated, buffer, partial: None };
+        let (formatter, replaced, buffer) = (formatter.into(), replaced.clone(), Vec::new());
+        let mut handler = Self { options, formatter, clock, replaced, open: None, rotated, buffer, partial: None };
         let path = handler.path_now()?;
         handler.open = Some(handler.open_at(&path)?);
         Ok(handler)
@@ -197,7 +204,8 @@ impl FileHandler {
     /// Opens a file, and warns if other users can read or change it. Also starts the compression and removal of closed files.
     fn open_at(&mut self, path: &Path) -> Result<Open, HandlerError> {
         let permissions = self.options.permissions.0;
-        let open = Open::at(path.to_owned(), permissions).map_err(|error| failed("open", path, &error))?;
+        let open =
+            Open::at(path.to_owned(), permissions, &self.replaced).map_err(|error| failed("open", path, &error))?;
         if open.regular
             && let Some(loose) = private_dir::looseness(path, permissions)
         {
@@ -277,7 +285,7 @@ const REPLACED: &str = "this thread hung and was replaced";
 
 impl Handler for FileHandler {
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError> {
-        if is_replaced() {
+        if self.replaced.is_set() {
             return Err(HandlerError::Failed(REPLACED.to_owned()));
         }
         let events = notification.events();
@@ -316,7 +324,7 @@ impl Handler for FileHandler {
 }
 
 impl Open {
-    fn at(path: PathBuf, permissions: u32) -> io::Result<Self> {
+    fn at(path: PathBuf, permissions: u32, replaced: &Replaced) -> io::Result<Self> {
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             DirBuilder::new().recursive(true).mode(of_directories(permissions)).create(parent)?;
         }
@@ -337,9 +345,9 @@ impl Open {
             if id != (metadata.dev(), metadata.ino()) {
                 return Err(io::Error::other("it was just compressed or moved"));
             }
-            len = mend_tail(&mut file, metadata.len(), &path)?;
+            len = mend_tail(&mut file, metadata.len(), &path, replaced)?;
         }
-        Ok(Self { file, path, id, len, regular, dirty: false, torn: false })
+        Ok(Self { file, path, id, len, regular, dirty: false, torn: false, replaced: replaced.clone() })
     }
 
     /// Returns true if the file at the path is the open file, and unchanged since the last write.
@@ -356,7 +364,7 @@ impl Open {
             self.dirty = !sync;
         } else {
             // A replaced thread must not truncate the file, as its replacement may have written to it.
-            self.torn = self.regular && (is_replaced() || self.file.set_len(self.len).is_err());
+            self.torn = self.regular && (self.replaced.is_set() || self.file.set_len(self.len).is_err());
         }
         written
     }
@@ -381,7 +389,7 @@ fn of_directories(permissions: u32) -> u32 {
 }
 
 /// Makes the file end with a complete line, and returns the length of the file.
-fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
+fn mend_tail(file: &mut File, len: u64, path: &Path, replaced: &Replaced) -> io::Result<u64> {
     let start = last_line_start(file, len)?;
     if start == len {
         return Ok(len);
@@ -391,7 +399,7 @@ fn mend_tail(file: &mut File, len: u64, path: &Path) -> io::Result<u64> {
     file.seek(SeekFrom::Start(start))?;
     file.read_exact(&mut head[..have])?;
     if head[..have] == EVENT_START[..have] {
-        if is_replaced() {
+        if replaced.is_set() {
             return Err(io::Error::other(REPLACED)); // the incomplete line is being written by the replacement
         }
         tracing::warn!(path = %path.display(), bytes = len - start, "cut off half an event that a crash had left");

@@ -106,7 +106,8 @@ impl IndexerWriter {
         let append = |transaction: Arc<Transaction>| {
             self.lease.set_in_flight(Some(Arc::clone(&transaction)));
             let Transaction { changes, reached, .. } = &*transaction;
-            let ticket = self.journal.append(self.unit, self.epoch, changes, reached, Timestamp::now())?;
+            let changes = self.journal.worth_recording(self.unit, changes);
+            let ticket = self.journal.append(self.unit, self.epoch, &changes, reached, Timestamp::now())?;
             Ok((transaction, ticket))
         };
         let objects = transaction.objects;

@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use super::{OnFull, Sequence, retention::make_room};
 
-/// Interval between two looks. The shorter interval applies while the state directory is full or nearly full.
-const LOOK_EVERY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(100));
-/// Time for which the disk may free the space of removed records, before another pass or drop starts. The longer time applies while
-/// a shrink is running.
-const GRACE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
-/// Minimum and maximum interval between two shrinks, which free the space of removed records.
-const SHRINK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// Interval between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Interval between two looks while the state directory is full or nearly full.
+const LOOK_EVERY_FULL: Duration = Duration::from_millis(100);
+/// Time for which the disk may free the space of removed records, before another pass or drop starts.
+const GRACE: Duration = Duration::from_secs(2);
+/// The same time while a shrink is running.
+const GRACE_SHRINKING: Duration = Duration::from_secs(10);
+/// Minimum interval between two shrinks, which free the space of removed records.
+const SHRINK_EVERY_MIN: Duration = Duration::from_secs(1);
+const SHRINK_EVERY_MAX: Duration = Duration::from_secs(64);
 /// Number of waiting records in the log from which on a pass is always worth its cost.
 const RECORDS_A_PASS: u64 = 32_768;
 /// Ratio of coalesced records to waiting records in the log at which a pass is no longer worth its cost: it would scan too many
@@ -87,7 +91,7 @@ pub(super) struct RoomPolicy {
 
 impl RoomPolicy {
     pub(super) fn new(on_full: OnFull) -> Self {
-        let (shrink_at, shrink_every) = (Duration::ZERO, SHRINK_EVERY.0);
+        let (shrink_at, shrink_every) = (Duration::ZERO, SHRINK_EVERY_MIN);
         Self { on_full, tried: None, shrink_at, shrink_every, shrunk_bytes: u64::MAX }
     }
 
@@ -119,19 +123,19 @@ impl RoomPolicy {
             self.tried = self.tried.filter(|_| is_full).map(|_| now);
         }
         if !is_full {
-            self.shrink_every = SHRINK_EVERY.0;
+            self.shrink_every = SHRINK_EVERY_MIN;
         }
         steps.push(RoomStep::ForgetGivenUp(if is_full { facts.needed } else { facts.recent }));
         if keep_from > facts.first {
             steps.push(RoomStep::Remove(keep_from));
         }
-        steps.push(RoomStep::Wait(if is_nearly { LOOK_EVERY.1 } else { LOOK_EVERY.0 }));
+        steps.push(RoomStep::Wait(if is_nearly { LOOK_EVERY_FULL } else { LOOK_EVERY }));
         steps
     }
 
     /// Decides what to do when records that wait fill the state, and nothing else can be removed.
     fn be_full(&mut self, facts: &RoomFacts, now: Duration) -> Vec<RoomStep> {
-        let grace = if facts.is_shrinking { GRACE.1 } else { GRACE.0 };
+        let grace = if facts.is_shrinking { GRACE_SHRINKING } else { GRACE };
         let is_too_early = self.tried.is_some_and(|tried| now < tried + grace);
         if facts.is_compacting || is_too_early || facts.is_opening {
             return Vec::new();
@@ -160,7 +164,7 @@ impl RoomPolicy {
             return false;
         }
         let helped = facts.bytes < self.shrunk_bytes - self.shrunk_bytes / 64;
-        self.shrink_every = if helped { SHRINK_EVERY.0 } else { (self.shrink_every * 2).min(SHRINK_EVERY.1) };
+        self.shrink_every = if helped { SHRINK_EVERY_MIN } else { (self.shrink_every * 2).min(SHRINK_EVERY_MAX) };
         (self.shrink_at, self.shrunk_bytes) = (now + self.shrink_every, facts.bytes);
         true
     }

@@ -11,7 +11,7 @@ use super::{
     testing::*,
     *,
 };
-use crate::change::{Change, Reached};
+use crate::change::{Cause, Change, Reached};
 
 fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -> ReaderId {
     let bounds = Bounds { max_events, max_bytes: 1 << 20, when_full };
@@ -299,6 +299,25 @@ async fn release_wakes_readers_without_lost_wakeup() {
     journal.readable(one).await;
     assert_eq!(journal.read(one, 10, 1000).len(), 1);
     assert_eq!(journal.undelivered(one, 5).len(), 1);
+}
+
+#[test]
+fn unchanged_objects_of_relist_are_recorded_only_for_readers() {
+    let mut journal = MemoryJournal::default();
+    journal.add_unit(UnitId(0), UnitTerms { resource: TypeNumber(0), late: false, cached: true });
+    let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
+    let changes = [unchanged(Cause::Relist), added("b", "b", 2), unchanged(Cause::Downtime)];
+    let recorded = |journal: &MemoryJournal| journal.worth_recording(UnitId(0), &changes).len();
+    assert_eq!(recorded(&journal), 2, "an unchanged object after a downtime may have another body");
+    let mut options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
+    options.interest.changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED);
+    journal.open_reader(options.clone());
+    assert_eq!(recorded(&journal), 2);
+    options.interest.changes = ChangeSet::UNCHANGED;
+    let wants = journal.open_reader(options);
+    assert_eq!(recorded(&journal), 3);
+    journal.close_reader(wants);
+    assert_eq!(recorded(&journal), 2);
 }
 
 // ── many handlers of a type: attachments, resyncs, synced ──

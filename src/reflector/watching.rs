@@ -3,8 +3,8 @@
 use std::{cmp::Ordering, time::Duration};
 
 use super::{
-    Availability, EndCause, Reflector, ReflectorAction, ReflectorEvent, ReflectorReport, State, Then, Turn, Verb,
-    is_temporary, retry_after,
+    Availability, EndCause, ErrorSeries, Reflector, ReflectorAction, ReflectorEvent, ReflectorReport, State, Then,
+    Turn, Verb, is_temporary, retry_after,
     stream::{Stream, is_usable},
 };
 use crate::{
@@ -291,11 +291,9 @@ impl Reflector {
         if budget.is_zero() {
             return false;
         }
-        let first = match self.internal_errors {
-            Some((first, last)) if now.saturating_sub(last) < INTERNAL_ERROR_GAP => first,
-            _ => now,
-        };
-        self.internal_errors = Some((first, now));
+        let current = self.internal_errors.filter(|series| now.saturating_sub(series.last) < INTERNAL_ERROR_GAP);
+        let first = current.map_or(now, |series| series.first);
+        self.internal_errors = Some(ErrorSeries { first, last: now });
         now.saturating_sub(first) <= budget
     }
 

@@ -193,7 +193,7 @@ fn unmerged_handler_sees_each_change_once() {
         let resource = Shape::Custom.resource().qualified_name();
         let engine = Engine::builder().cluster(access).watch_type(&resource, |_| {});
         let engine =
-            engine.on_change("count", deltabus::internals::config::HandlerDefaults::default(), move |notification| {
+            engine.on_change("count", deltabus::internals::config::HandlerOptions::default(), move |notification| {
                 of_handler.fetch_add(notification.events().len() as u64, Ordering::Relaxed);
                 Ok(())
             });

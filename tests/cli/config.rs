@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::Path, time::Duration};
 
 use deltabus::internals::cloud_event::ContentMode;
 use deltabus::internals::config::{
-    Cache, Compression, Config, ConfigErrors, EventType, FileFsync, Finding, FormatSettings, Http, Initial, Loaded,
+    Cache, Compression, Config, ConfigErrors, DataFormat, EventType, FileFsync, Finding, Http, Initial, Loaded,
     LogLevel, Mode, OnMissing, OnRemoved, QueueOrder, Rediscover, SinkConfig, ValueOrigin, WhenFull, schema::schema,
 };
 use proptest::prelude::*;
@@ -335,7 +335,7 @@ fn entries_inherit_and_override_defaults() {
     let SinkConfig::File(file) = &config.handlers["dlq"].sink else { panic!("another type") };
     assert_eq!(file.fsync, FileFsync::Interval(Duration::from_millis(250)));
     let formats = ["dlq", "out", "signed_hook"].map(|name| config.handlers[name].options.format);
-    assert_eq!(formats, [FormatSettings::Diff, FormatSettings::Template, FormatSettings::MergePatch]);
+    assert_eq!(formats, [DataFormat::Diff, DataFormat::Template, DataFormat::MergePatch]);
     let modes = ["hook", "signed_hook", "bus"].map(|name| match &config.handlers[name].sink {
         SinkConfig::Webhook(hook) => hook.mode,
         SinkConfig::Nats(bus) => bus.mode,

@@ -19,7 +19,7 @@ use crate::support::{
 };
 use actix::{Actor, Context, Handler, ResponseFuture};
 use deltabus::internals::{
-    config::{Config, HandlerDefaults, Initial},
+    config::{Config, HandlerOptions, Initial},
     engine::Engine as InProcess,
     list_watch::kube::ClusterAccess,
     notification::{Notification, Stopped},
@@ -226,7 +226,7 @@ fn unresponsive_actor_delays_no_other() {
     let config = "shutdown_timeout = \"3s\"\n[resources.things]\nmatch = [\"configmaps\"]\n[http]\nlisten = \"\"\n";
     let config = Config::from_toml_str(config).expect("a valid configuration");
     let access = ClusterAccess::without_credentials(&simulator.url(), "test").expect("a valid address");
-    let options = HandlerDefaults { initial: Initial::Send, ..HandlerDefaults::default() };
+    let options = HandlerOptions { initial: Initial::Send, ..HandlerOptions::default() };
     actix::System::new().block_on(async {
         let silent = Silent.start().recipient();
         let count = Count(Arc::clone(&counted)).start().recipient();

@@ -10,7 +10,7 @@ use std::{
 use crate::support::live::{Live, Notes, Said, cluster, everything, parse, put, say, skipping};
 use actix::Actor;
 use deltabus::internals::{
-    config::HandlerDefaults,
+    config::HandlerOptions,
     engine::EngineError,
     indexer::index_func::IndexFunc,
     list_watch::transform::Transform,
@@ -143,7 +143,7 @@ fn library_handler_has_rules_and_validation() {
         live.settled().await;
         let said = Said::default();
         let add = |name: &str, when: &str| {
-            let options = HandlerDefaults { when: Some(when.to_owned()), ..everything() };
+            let options = HandlerOptions { when: Some(when.to_owned()), ..everything() };
             live.engine.add_handler(name, options, Notes(Arc::clone(&said)).start().recipient())
         };
         add("ruled", "type == 'synced' || object.metadata.namespace == 'b'").unwrap();

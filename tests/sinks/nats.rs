@@ -13,7 +13,7 @@ use deltabus::internals::{
     change::{Cause, Change},
     cloud_event::{ContentMode, DataFormat, Encoder, Formatter, template::Template as TextTemplate},
     config::ClientTls,
-    delivery::attempts::RetryPolicy,
+    delivery::attempts::Retry,
     handler::{
         AsyncHandler as _, Form, HandlerError,
         nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions},
@@ -244,7 +244,7 @@ async fn unreachable_nats_server_at_start_is_awaited() {
 
 /// Retries until delivered, like the delivery contract; returns the number of failures.
 async fn deliver_at_last(handler: &NatsHandler, events: &[Event]) -> u32 {
-    let policy = RetryPolicy { initial: Duration::from_millis(10), ..RetryPolicy::default() };
+    let policy = Retry { initial: Duration::from_millis(10), ..Retry::default() };
     let mut failures = 0;
     while let Err(error) = deliver(handler, events).await {
         assert!(matches!(error, HandlerError::Failed(_)), "{error}");

@@ -10,7 +10,7 @@ use std::{
 use actix::{Actor, Context, Handler};
 use deltabus::internals::{
     change::Change,
-    config::{Config, EventType, HandlerDefaults, Initial},
+    config::{Config, EventType, HandlerOptions, Initial},
     engine::{Engine, EngineBuilder, RunningEngine, StopReport},
     list_watch::kube::ClusterAccess,
     notification::{Notification, Stopped},
@@ -66,14 +66,14 @@ pub(crate) fn say(notification: &Notification) -> Vec<String> {
 }
 
 /// Returns options of a handler that gets all events.
-pub(crate) fn everything() -> HandlerDefaults {
+pub(crate) fn everything() -> HandlerOptions {
     let on = vec![EventType::Added, EventType::Updated, EventType::Deleted, EventType::Removed, EventType::Synced];
-    HandlerDefaults { on, initial: Initial::Send, ..HandlerDefaults::default() }
+    HandlerOptions { on, initial: Initial::Send, ..HandlerOptions::default() }
 }
 
 /// Returns options of a handler that skips existing objects.
-pub(crate) fn skipping() -> HandlerDefaults {
-    HandlerDefaults { initial: Initial::Skip, ..everything() }
+pub(crate) fn skipping() -> HandlerOptions {
+    HandlerOptions { initial: Initial::Skip, ..everything() }
 }
 
 /// Starts a cluster with namespaces `a`, `b` and `c` of teams `x`, `y` and `x`, and a config map and a secret in each.

@@ -3,7 +3,7 @@
 //! `cargo run --package slim`
 
 use actix::System;
-use deltabus::{Engine, EngineError, HandlerDefaults, Notification};
+use deltabus::{Engine, EngineError, HandlerOptions, Notification};
 use k8s_openapi::api::core::v1::Pod;
 
 fn main() -> Result<(), EngineError> {
@@ -15,7 +15,7 @@ fn main() -> Result<(), EngineError> {
             }
             Ok(())
         };
-        let builder = Engine::builder().watch::<Pod>().on_change("changes", HandlerDefaults::default(), on_change);
+        let builder = Engine::builder().watch::<Pod>().on_change("changes", HandlerOptions::default(), on_change);
         let engine = builder.start().await?;
         engine.wait_for_sync().await;
         let pods = engine.lister_of::<Pod>().map_or(0, |pods| pods.untyped().len());

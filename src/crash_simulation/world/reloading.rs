@@ -3,7 +3,7 @@
 use super::*;
 
 impl World<'_> {
-    /// Changes the configuration. A running process applies it to its handlers like `Delivery::apply`, and then to its units.
+    /// Changes the configuration. A running process applies it to its handlers like `ConfiguredHandlers::apply`, and then to its units.
     pub(super) fn reload(&mut self) {
         self.configuration.change(&mut self.random);
         let is_running = self.process.is_some();

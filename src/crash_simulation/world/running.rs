@@ -19,7 +19,11 @@ impl World<'_> {
         let Process { journal, units, .. } = self.process.as_mut().expect("the process runs");
         let unit = &mut units[number];
         let Some((transaction, stage)) = unit.in_flight.take() else {
-            unit.in_flight = unit.fifo.pop().map(|deltas| (unit.indexer.plan(deltas), Stage::Planned));
+            unit.in_flight = unit.fifo.pop().map(|deltas| {
+                let mut transaction = unit.indexer.plan(deltas);
+                transaction.changes = journal.worth_recording(unit.id, &transaction.changes).into_owned();
+                (transaction, Stage::Planned)
+            });
             return;
         };
         let (id, epoch) = (unit.id, unit.epoch);

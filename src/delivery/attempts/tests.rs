@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn policy() -> RetryPolicy {
-    RetryPolicy {
+fn policy() -> Retry {
+    Retry {
         initial: Duration::from_secs(1),
         max: Duration::from_secs(8),
         jitter: false,
@@ -25,7 +25,7 @@ fn panicked() -> AttemptOutcome {
 fn retry_delays_double_and_jitter_shortens_them() {
     let delays: Vec<_> = (1..6).map(|failures| policy().delay(failures, 0.0).as_secs()).collect();
     assert_eq!(delays, [1, 2, 4, 8, 8]);
-    let jitter = RetryPolicy { jitter: true, ..policy() };
+    let jitter = Retry { jitter: true, ..policy() };
     assert_eq!(jitter.delay(1, 0.0), Duration::from_millis(500));
     assert!(jitter.delay(u32::MAX, 0.999) <= jitter.max);
 }

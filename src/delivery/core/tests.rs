@@ -22,7 +22,7 @@ fn options(concurrency: usize, batch_events: usize) -> CoreOptions {
         window_events: 100,
         window_bytes: 1 << 20,
     };
-    let retry = RetryPolicy { initial: secs(1), max: secs(8), jitter: false, give_up_after: secs(60) };
+    let retry = Retry { initial: secs(1), max: secs(8), jitter: false, give_up_after: secs(60) };
     CoreOptions { schedule, retry, rate: None, is_async: true, patience: secs(30) }
 }
 

@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// Returns the kinds of changes that a handler with these options gets, as text.
-fn taken(options: &HandlerDefaults) -> String {
+fn taken(options: &HandlerOptions) -> String {
     let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
     let missed = Change::Deleted { object: pod("a", "a", 1), tombstone: true, cause: Cause::Downtime };
     let each = [
@@ -27,15 +27,15 @@ fn taken(options: &HandlerDefaults) -> String {
 #[test]
 fn route_takes_changes_according_to_its_options() {
     use EventType::{Added, Deleted, Removed, Synced, Updated};
-    let with = HandlerDefaults::default;
+    let with = HandlerOptions::default;
     let (initial, resync) = (Initial::Send, Duration::from_secs(1));
     assert_eq!(taken(&with()), "audrm");
-    assert_eq!(taken(&HandlerDefaults { initial, ..with() }), "aiudrm");
-    assert_eq!(taken(&HandlerDefaults { initial, on: vec![Deleted], ..with() }), "dm");
-    assert_eq!(taken(&HandlerDefaults { on: vec![Added, Synced], ..with() }), "as");
-    assert_eq!(taken(&HandlerDefaults { deliver_unchanged: true, ..with() }), "audrm=");
-    assert_eq!(taken(&HandlerDefaults { catch_up: false, ..with() }), "audr");
-    assert_eq!(taken(&HandlerDefaults { resync, ..with() }), "audrm~");
-    assert_eq!(taken(&HandlerDefaults { resync, deliver_unchanged: true, on: vec![Added], ..with() }), "a");
-    assert_eq!(taken(&HandlerDefaults { on: vec![Added, Updated, Deleted, Removed, Synced], ..with() }), "audrms");
+    assert_eq!(taken(&HandlerOptions { initial, ..with() }), "aiudrm");
+    assert_eq!(taken(&HandlerOptions { initial, on: vec![Deleted], ..with() }), "dm");
+    assert_eq!(taken(&HandlerOptions { on: vec![Added, Synced], ..with() }), "as");
+    assert_eq!(taken(&HandlerOptions { deliver_unchanged: true, ..with() }), "audrm=");
+    assert_eq!(taken(&HandlerOptions { catch_up: false, ..with() }), "audr");
+    assert_eq!(taken(&HandlerOptions { resync, ..with() }), "audrm~");
+    assert_eq!(taken(&HandlerOptions { resync, deliver_unchanged: true, on: vec![Added], ..with() }), "a");
+    assert_eq!(taken(&HandlerOptions { on: vec![Added, Updated, Deleted, Removed, Synced], ..with() }), "audrms");
 }

@@ -39,7 +39,7 @@ fn options(path: &Path) -> FileOptions {
 }
 
 fn handler(options: FileOptions) -> FileHandler {
-    FileHandler::with_clock(options, Encoder::new("c", "j"), now).unwrap()
+    FileHandler::with_clock(options, Encoder::new("c", "j"), now, &Replaced::default()).unwrap()
 }
 
 /// Returns the resource versions in all files of a directory by file name, decompressed.
@@ -237,7 +237,8 @@ fn full_device_is_temporary_failure() {
     let mut handler = handler(options(Path::new("/dev/full")));
     let error = handler.deliver(&batch(1, 1)).unwrap_err();
     assert!(matches!(error, HandlerError::Failed(_)) && error.to_string().contains("/dev/full"), "{error}");
-    let missing = FileHandler::new(options(Path::new("/proc/nowhere/out")), Encoder::new("c", "j"));
+    let missing =
+        FileHandler::new(options(Path::new("/proc/nowhere/out")), Encoder::new("c", "j"), &Replaced::default());
     assert!(missing.is_err_and(|error| error.to_string().starts_with("failed to open /proc/nowhere/out")));
 }
 
@@ -276,12 +277,14 @@ fn abandoned_thread_leaves_successor_file_untouched() {
     let thread = std::thread::spawn({
         let path = path.clone();
         move || {
-            let mut handler = handler(returned.clone());
-            crate::handler::replaced::set(std::sync::Arc::new(true.into()));
+            let token = Replaced::default();
+            let open = || FileHandler::with_clock(returned.clone(), Encoder::new("c", "j"), now, &token);
+            let mut handler = open().unwrap();
+            token.set();
             // its replacement is in the middle of a line
             fs::write(&path, EVENT_START).unwrap();
             let refused = handler.deliver(&batch(1, 1)).unwrap_err().to_string();
-            let unopened = FileHandler::with_clock(returned, Encoder::new("c", "j"), now).map(drop).unwrap_err();
+            let unopened = open().map(drop).unwrap_err();
             (refused, unopened.to_string())
         }
     });
@@ -403,7 +406,7 @@ fn retry_of_a_cut_batch_repeats_no_event() {
     let moments = || Timestamp::from_second(NOW.replace(NOW.get() + 1)).unwrap();
     NOW.set(MIDNIGHT);
     let options = rotating(&dir.path().join("%S/out.jsonl"), 1200, 0, FileCompression::None);
-    let mut handler = FileHandler::with_clock(options, Encoder::new("c", "j"), moments).unwrap();
+    let mut handler = FileHandler::with_clock(options, Encoder::new("c", "j"), moments, &Replaced::default()).unwrap();
     fs::write(dir.path().join("02"), "").unwrap();
     handler.deliver(&batch(1, 7)).unwrap_err();
     fs::remove_file(dir.path().join("02")).unwrap();

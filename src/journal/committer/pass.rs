@@ -16,10 +16,11 @@ use crate::{
     mutex::lock,
 };
 
-/// Minimum and maximum number of records per step.
-const PLACES: (usize, usize) = (8, 4096);
+/// Limits of the number of records per step.
+const POSITIONS_MIN: usize = 8;
+const POSITIONS_MAX: usize = 4096;
 /// Number of records in the first step for a reader. The time per record is known only after that step.
-const PLACES_FIRST: usize = 256;
+const POSITIONS_FIRST: usize = 256;
 /// Target duration of a step: the committer has other work too.
 const STEP: Duration = Duration::from_millis(20);
 
@@ -41,7 +42,7 @@ pub(super) struct Pass {
 impl Pass {
     /// Starts a pass over all records up to a position.
     pub(super) fn new(until: Sequence) -> Self {
-        Self { until, current: None, positions: PLACES_FIRST, due: now(), written: 0, merged: 0 }
+        Self { until, current: None, positions: POSITIONS_FIRST, due: now(), written: 0, merged: 0 }
     }
 
     /// Takes the next step. Returns true after the last one. An error ends the pass.
@@ -54,7 +55,7 @@ impl Pass {
                 return Ok(true);
             };
             self.current = Some((reader, Compactor::new(name)));
-            self.positions = PLACES_FIRST;
+            self.positions = POSITIONS_FIRST;
             return Ok(false);
         };
         if compactor.scan_from.is_some() {
@@ -75,7 +76,7 @@ impl Pass {
                 inner.put_compacted(disk, *reader, step)?;
             }
             let positions = if begin.elapsed() > STEP { self.positions / 2 } else { self.positions * 2 };
-            self.positions = positions.clamp(PLACES.0, PLACES.1);
+            self.positions = positions.clamp(POSITIONS_MIN, POSITIONS_MAX);
         }
         self.due = now() + begin.elapsed();
         Ok(false)

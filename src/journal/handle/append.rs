@@ -1,6 +1,9 @@
 //! Appends, their release, and attachments of readers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::{
+    borrow::Cow,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+};
 
 use jiff::Timestamp;
 
@@ -45,6 +48,12 @@ impl Journal {
         let append = Append { unit, first: ticket.first, time_micros, changes, only: None, reached: Some(reached) };
         self.write(disk, epoch, ticket, &append)?;
         Ok(ticket)
+    }
+
+    /// Leaves out the unchanged objects of a relist if no reader wants them. Without a reader they would only be written and read
+    /// again: one record for each object of the type.
+    pub fn worth_recording<'a>(&self, unit: UnitId, changes: &'a [Change]) -> Cow<'a, [Change]> {
+        self.inner.core().worth_recording(unit, changes)
     }
 
     /// Stores the objects of a unit's first state, and the versions that the unit has reached, so that a restart finds both. No

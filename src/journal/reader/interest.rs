@@ -177,6 +177,11 @@ impl JournalReader {
         self.interest.is_attached(unit)
     }
 
+    /// Returns true if the reader wants the unchanged objects of a unit's relists.
+    pub(crate) fn wants_unchanged(&self, unit: UnitId) -> bool {
+        self.interest.changes.has(ChangeSet::UNCHANGED) && self.interest.units.contains_key(&unit)
+    }
+
     /// Returns n if the reader gets every nth resync of the unit; 0 means none.
     pub(crate) fn resync_every(&self, unit: UnitId) -> u32 {
         self.interest.units.get(&unit).map_or(0, |of_unit| of_unit.resync_every)

@@ -10,7 +10,8 @@ use super::{super::tally::Tally, MANY, WaitingRecord, queue::Queue};
 use crate::journal::{Bounds, Record, Sequence, UnitId, UnitTerms, store::StoredReader};
 
 /// Initial and maximum number of records per load.
-const CHUNK: (usize, usize) = (8, 1024);
+const CHUNK_MIN: usize = 8;
+const CHUNK_MAX: usize = 1024;
 /// Target size of a load. After a larger load, the next one has half as many records, otherwise twice as many.
 const CHUNK_BYTES: usize = 1 << 20;
 
@@ -140,7 +141,7 @@ impl InStore {
         if self.held || !self.queue.waiting.is_empty() {
             return ToLoad::default();
         }
-        let max = self.chunk.max(CHUNK.0).min(max);
+        let max = self.chunk.max(CHUNK_MIN).min(max);
         ToLoad { positions: self.spilled.iter().take(max).collect(), epoch: self.epoch }
     }
 
@@ -180,8 +181,8 @@ impl InStore {
                 None => tally.lose(&record),
             }
         }
-        let next = if bytes > CHUNK_BYTES { self.chunk / 2 } else { self.chunk.max(CHUNK.0) * 2 };
-        self.chunk = next.clamp(CHUNK.0, CHUNK.1);
+        let next = if bytes > CHUNK_BYTES { self.chunk / 2 } else { self.chunk.max(CHUNK_MIN) * 2 };
+        self.chunk = next.clamp(CHUNK_MIN, CHUNK_MAX);
         true
     }
 

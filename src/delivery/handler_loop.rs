@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     attempts::GiveUp,
     core::{HandlerAction, HandlerCore},
-    handlers::{DeadLetter, HandlerMember, HandlerParts, Handlers},
+    handlers::{DeadLetter, HandlerMember, HandlerParts, RunningHandlers},
     log::{DeliveryLog, Sent},
     schedule::DeliveryId,
     throttle::state::Throttled,
@@ -28,9 +28,9 @@ type Running<T> = FuturesUnordered<LocalBoxFuture<'static, T>>;
 /// Longest time for which the last events of `once_per` are not on disk.
 const SAVE_THROTTLE_EVERY: Duration = Duration::from_secs(30);
 
-/// Actor of a handler: a task that executes the actions of its core. It ends only after the last action, or with a panic.
-pub(super) struct HandlerActor<'a> {
-    handlers: &'a Handlers,
+/// Loop of a handler: a task that executes the actions of its core. It ends only after the last action, or with a panic.
+pub(super) struct HandlerLoop<'a> {
+    handlers: &'a RunningHandlers,
     member: &'a HandlerMember,
     parts: Arc<HandlerParts>,
     core: HandlerCore,
@@ -48,9 +48,9 @@ pub(super) struct HandlerActor<'a> {
     answers: HashMap<DeliveryId, oneshot::Sender<()>>,
 }
 
-impl<'a> HandlerActor<'a> {
+impl<'a> HandlerLoop<'a> {
     /// Makes the actor of a handler with these parts.
-    pub(super) fn new(handlers: &'a Handlers, member: &'a HandlerMember, parts: Arc<HandlerParts>) -> Self {
+    pub(super) fn new(handlers: &'a RunningHandlers, member: &'a HandlerMember, parts: Arc<HandlerParts>) -> Self {
         let (core, log) = (HandlerCore::new(parts.core), DeliveryLog::new(Arc::clone(&parts.status)));
         Self {
             handlers,
