@@ -178,17 +178,14 @@ impl Timeline {
     /// Adds an append.
     pub(crate) fn note(&mut self, append: &Appended) {
         let Appended { unit, first, last, has_changes, version, micros } = *append;
-        let reached = self.advance(unit, version);
-        let progress = match reached {
-            Some(reached) if has_changes || self.partial.remove(&unit) => UnitProgress::Reached(reached),
-            None if has_changes => UnitProgress::Partial,
+        let progress = match self.advance(unit, version) {
+            Some(reached) if self.partial.remove(&unit) || has_changes => UnitProgress::Reached(reached),
+            None if has_changes => {
+                self.partial.insert(unit);
+                UnitProgress::Partial
+            }
             _ => UnitProgress::Nothing,
         };
-        match progress {
-            UnitProgress::Nothing => {}
-            UnitProgress::Partial => drop(self.partial.insert(unit)),
-            UnitProgress::Reached(_) | UnitProgress::Lost(_) => drop(self.partial.remove(&unit)),
-        }
         // A clock may be set back: times then stand still until it has caught up.
         let micros = micros.max(self.micros());
         self.steps.push_back(Step { unit, first, last, progress, micros });
@@ -202,11 +199,12 @@ impl Timeline {
 
     /// Notes that a unit has reached a version without a change.
     pub(crate) fn reach(&mut self, unit: UnitId, version: Option<NonZeroU64>) {
-        if self.partial.contains(&unit) {
-            let (first, micros) = (Sequence(self.position().0 + 1), self.micros());
-            self.note(&Appended { unit, first, last: self.position(), has_changes: false, version, micros });
-        } else {
-            self.advance(unit, version);
+        if let Some(reached) = self.advance(unit, version)
+            && self.partial.remove(&unit)
+        {
+            let (last, micros) = (self.position(), self.micros());
+            let (first, progress) = (Sequence(last.0 + 1), UnitProgress::Reached(reached));
+            self.steps.push_back(Step { unit, first, last, progress, micros });
         }
     }
 
@@ -375,12 +373,12 @@ fn after<'a>(
 
 fn at<'a>(
     floor: &Floor,
-    steps: impl IntoIterator<Item = &'a Step>,
+    steps: impl IntoIterator<Item = &'a Step, IntoIter: DoubleEndedIterator>,
     unit: UnitId,
     position: Sequence,
 ) -> Option<UnitVersion> {
-    let steps = steps.into_iter().take_while(|step| step.last <= position).filter(|step| step.unit == unit);
-    steps.filter_map(Step::reached).last().or_else(|| floor.version(unit))
+    let earlier = steps.into_iter().rev().skip_while(|step| step.last > position);
+    earlier.filter(|step| step.unit == unit).find_map(Step::reached).or_else(|| floor.version(unit))
 }
 
 fn before<'a>(steps: impl IntoIterator<Item = &'a Step>, micros: i64) -> Option<Sequence> {
