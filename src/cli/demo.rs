@@ -111,7 +111,8 @@ pub(crate) fn demo(args: &DemoArgs) -> anyhow::Result<()> {
         let state = has_state.then(|| tempfile::Builder::new().prefix("deltabus-demo-").tempdir()).transpose()?;
         if let Some(state) = &state {
             report::note("the state goes to a temporary directory, since the simulated cluster ends with the demo");
-            run.state_dir = Some(state.path().to_string_lossy().into_owned());
+            // The engine creates this directory for its user alone.
+            run.state_dir = Some(state.path().join("state").to_string_lossy().into_owned());
         }
         run::run_on(&run, Some(access), |engine| announce(engine, kubeconfig))
     };

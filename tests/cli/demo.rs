@@ -99,6 +99,7 @@ fn demo_runs_own_configuration_on_simulated_cluster() {
     assert!(events().lines().all(|line| !line.contains("\"namespace\":\"shop-1\"")));
     let kubeconfig = kubeconfig(&engine);
     assert!(kubeconfig.exists());
+    assert!(!engine.log().contains("other users can read"), "{}", engine.log());
     // Without a terminal SIGHUP means a reload, also in this form of the demo.
     fs::write(&file, config.replace("shop-0", "shop-1")).unwrap();
     engine.signal("-HUP");
