@@ -297,10 +297,10 @@ impl Informer {
 
     /// Attaches a reader to the unit, or detaches it, while no actor of the unit runs: before the first start, or after the last
     /// stop. See [`AttachReader`](crate::indexer::actor::AttachReader). An error changes nothing.
-    pub fn attach_reader(&self, journal: &Journal, moved: Attachment) -> Result<(), NotWritable> {
+    pub fn attach_reader(&self, journal: &Journal, asked: Attachment) -> Result<(), NotWritable> {
         let epoch = lock(&self.epoch); // no actor starts meanwhile
-        let changes = attachment_changes(moved.kind, &self.options.indexer.keep, || self.objects());
-        match journal.attach(moved, self.id, *epoch, &changes, Timestamp::now()) {
+        let changes = attachment_changes(asked.kind, &self.options.indexer.keep, || self.objects());
+        match journal.attach(asked, self.id, *epoch, &changes, Timestamp::now()) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
                 error!(resource = %self.resource, error = %fenced, "failed to add or remove a handler of a unit that does not run");

@@ -37,7 +37,7 @@ pub mod filter;
 mod filter_tests;
 mod handle;
 mod inner;
-mod interest;
+pub(crate) mod interest;
 #[cfg(test)]
 mod judging_tests;
 pub(crate) mod memory;

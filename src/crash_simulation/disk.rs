@@ -146,7 +146,7 @@ impl Content {
         let page = self.timeline.last_key_value().map(|(_, page)| page.clone());
         let micros = self.records.first_key_value().map_or(0, |(_, (record, _))| record.time_micros);
         let timeline = page.unwrap_or_else(|| TimelinePage::beginning(Sequence(first), micros));
-        let known = timeline.end().position;
+        let known = timeline.last();
         let mut tail = TimelineTail::default();
         for (record, only) in self.records.range(known.0 + 1..).map(|(_, record)| record) {
             if only.as_deref().is_none_or(|only| only == NOBODY) {

@@ -111,12 +111,12 @@ impl Sink {
         let is_removal = matches!(event.record.change, Change::Removed { .. });
         // A compaction may merge a removal that was sent already with a later addition and removal.
         let is_merged = is_removal && !self.objects.contains_key(&place);
-        let is_of_move = matches!(event.record.change.cause(), Some(Cause::Reload | Cause::Replay)) && !is_merged;
-        let comes_back = is_of_move && !event.record.is_gone() && !self.objects.contains_key(&place);
+        let is_of_attachment = matches!(event.record.change.cause(), Some(Cause::Reload | Cause::Replay)) && !is_merged;
+        let comes_back = is_of_attachment && !event.record.is_gone() && !self.objects.contains_key(&place);
         if is_removal || comes_back {
             self.seen.retain(|known, (uid, ..)| *known == id || (known.0, uid.as_str()) != (site, object.uid()));
         }
-        if is_again || is_known_id && !is_of_move {
+        if is_again || is_known_id && !is_of_attachment {
             return true;
         }
         let position = (around.journal_id, sequence);

@@ -48,7 +48,7 @@ use crate::{
 
 /// Maximum time that a change waits for pending attachments of readers, before it stops the units. The wait needs a limit, because a
 /// restarting unit makes no attachments.
-const MOVES_BEFORE_STOP: Duration = Duration::from_secs(10);
+const ATTACHMENTS_BEFORE_STOP: Duration = Duration::from_secs(10);
 /// Delay before a unit is asked again to make an attachment.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -56,22 +56,22 @@ impl Conductor {
     /// Makes the pending attachments of a type's units, and then changes the units to the desired ones.
     pub(super) async fn change(&self, name: &TypeName, mut steps: Steps, history: History) {
         if steps.is_empty() {
-            self.make_moves(name, None).await;
+            self.make_attachments(name, None).await;
             return self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
         }
         // The readers that wait for a first list are attached before the units stop.
         self.of_type(name, |kept| kept.attachments.append(&mut kept.after_first_list));
-        self.make_moves(name, Some(Instant::now() + MOVES_BEFORE_STOP)).await;
+        self.make_attachments(name, Some(Instant::now() + ATTACHMENTS_BEFORE_STOP)).await;
         self.stop_units(name, &steps).await;
-        self.finish_moves(name).await;
+        self.finish_attachments(name).await;
         let ended = self.replace_units(name, &mut steps, history);
         self.retire_units(name, &steps, ended).await;
-        self.finish_moves(name).await;
+        self.finish_attachments(name).await;
         self.start_units(name, |_| true);
     }
 
     /// Makes the pending attachments in order, and gives up at the time `by`.
-    async fn make_moves(&self, name: &TypeName, by: Option<Instant>) {
+    async fn make_attachments(&self, name: &TypeName, by: Option<Instant>) {
         while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_attachment(|_| true)).flatten() {
             let is_made = match &unit {
                 Some(unit) => self.has_attached(unit, asked).await,
@@ -100,8 +100,8 @@ impl Conductor {
     }
 
     /// Makes the pending attachments of the units that do not run. Waits while the journal accepts no records.
-    async fn finish_moves(&self, name: &TypeName) {
-        while let Err(why) = self.make_moves_at_rest(name) {
+    async fn finish_attachments(&self, name: &TypeName) {
+        while let Err(why) = self.make_attachments_at_rest(name) {
             warn!(
                 resource = %name, %why,
                 "added and removed events for changed handlers wait until the journal can store them"
@@ -112,7 +112,7 @@ impl Conductor {
 
     /// Makes the pending attachments of the units that do not run: stopped ones, and those that were not started yet. After an
     /// error, the other attachments are still pending.
-    pub(super) fn make_moves_at_rest(&self, name: &TypeName) -> Result<(), NotWritable> {
+    pub(super) fn make_attachments_at_rest(&self, name: &TypeName) -> Result<(), NotWritable> {
         let is_at_rest = |unit: &Unit| unit.supervisor.is_none() || unit.stopping;
         while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_attachment(is_at_rest)).flatten() {
             if let Some(unit) = unit {

@@ -201,7 +201,7 @@ impl Conductor {
         drop(state);
         self.queue_attachments(attachments);
         for name in &names {
-            if let Err(why) = self.make_moves_at_rest(name) {
+            if let Err(why) = self.make_attachments_at_rest(name) {
                 debug!(resource = %name, %why, "handlers are attached or detached when the journal accepts the events");
             }
         }

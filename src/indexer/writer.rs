@@ -123,10 +123,10 @@ impl IndexerWriter {
     }
 
     /// Appends, in the order of keys, one record per cached object for a reader that is attached or detached.
-    pub(super) fn attach_reader(&self, moved: Attachment) -> Result<(), AppendError> {
+    pub(super) fn attach_reader(&self, asked: Attachment) -> Result<(), AppendError> {
         let indexer = self.lease.get();
-        let changes = attachment_changes(moved.kind, &indexer.options.keep, || indexer.objects());
-        self.journal.attach(moved, self.unit, self.epoch, &changes, Timestamp::now())
+        let changes = attachment_changes(asked.kind, &indexer.options.keep, || indexer.objects());
+        self.journal.attach(asked, self.unit, self.epoch, &changes, Timestamp::now())
     }
 
     /// Replaces cached objects with `forms`, other encodings of the same states, for instance packed.

@@ -1,14 +1,14 @@
 //! Which records a reader gets. [`wants`] and [`sees`] are the only rules: for records that become visible, and for the heads of
 //! records that a reader has missed before a restart.
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
 use super::{
     ChangeSet, UnitId,
     filter::RecordFilter,
     memory::units::{JournalUnit, Units},
 };
-use crate::change::{Cause, ChangeKind};
+use crate::change::{Cause, Change, ChangeKind};
 
 /// Conditions for the records that a reader gets: unit, kind of change, and filter.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ pub(super) fn wants(
     }
 }
 
-/// Returns true if a reader sees the records of a kind that a unit appends for all readers. `is_joined` tells whether the reader has
+/// Returns true if a reader sees the records of a kind that a unit appends for all readers. `is_attached` tells whether the reader has
 /// been attached to a unit.
 pub(super) fn sees(kind: ChangeKind, unit: &JournalUnit, units: &Units, is_attached: impl Fn(UnitId) -> bool) -> bool {
     if kind != ChangeKind::Synced {
@@ -55,4 +55,13 @@ pub(super) fn sees(kind: ChangeKind, unit: &JournalUnit, units: &Units, is_attac
     }
     // A `Synced` concerns the whole type, not only the unit that reports it.
     units.values().any(|of| of.terms.resource == unit.terms.resource && is_attached(of.id))
+}
+
+/// Leaves out the unchanged objects of a relist, unless a reader of the unit wants them. Asks for that only if there are any.
+pub(crate) fn worth_recording(changes: &[Change], is_wanted: impl FnOnce() -> bool) -> Cow<'_, [Change]> {
+    let is_repeated = |change: &Change| matches!(change, Change::Unchanged { cause: Cause::Relist, .. });
+    if !changes.iter().any(is_repeated) || is_wanted() {
+        return Cow::Borrowed(changes);
+    }
+    changes.iter().filter(|change| !is_repeated(change)).cloned().collect()
 }

@@ -122,7 +122,7 @@ impl MemoryJournal {
             timeline: Timeline::restored(
                 &recovered.timeline,
                 &recovered.tail,
-                recovered.units.iter().map(|unit| (unit.id, timeline::number(&unit.reached.resume_version))),
+                recovered.units.iter().map(|unit| (unit.id, timeline::number(unit.reached.resume_version.as_str()))),
                 recovered.last,
             ),
             ..Self::default()
@@ -155,7 +155,7 @@ impl MemoryJournal {
         now_micros: i64,
     ) -> Result<Ticket, Fenced> {
         self.check_epoch(unit, epoch)?;
-        let version = timeline::number(&reached.resume_version);
+        let version = timeline::number(reached.resume_version.as_str());
         if changes.is_empty() {
             self.reach(unit, version);
         }
@@ -179,7 +179,7 @@ impl MemoryJournal {
         reached: Option<&Reached>,
         now_micros: i64,
     ) -> Ticket {
-        let version = reached.and_then(|reached| timeline::number(&reached.resume_version));
+        let version = reached.and_then(|reached| timeline::number(reached.resume_version.as_str()));
         if changes.is_empty() {
             self.timeline.reach(unit, version);
         }

@@ -25,7 +25,7 @@ const RECORDS_A_PASS: u64 = 32_768;
 /// coalesced records. Does not apply from [`RECORDS_A_PASS`] waiting records on.
 const MERGED_A_RECORD: u64 = 8;
 
-/// What a look at the state directory shows.
+/// Facts about the state directory, found by one look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoomFacts {
     pub(super) bytes: u64,

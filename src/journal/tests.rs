@@ -307,7 +307,8 @@ fn unchanged_objects_of_relist_are_recorded_only_for_readers() {
     journal.add_unit(UnitId(0), UnitTerms { resource: TypeNumber(0), late: false, cached: true });
     let unchanged = |cause| Change::Unchanged { object: pod("a", "a", 1), cause };
     let changes = [unchanged(Cause::Relist), added("b", "b", 2), unchanged(Cause::Downtime)];
-    let recorded = |journal: &MemoryJournal| journal.worth_recording(UnitId(0), &changes).len();
+    let recorded =
+        |journal: &MemoryJournal| interest::worth_recording(&changes, || journal.wants_unchanged(UnitId(0))).len();
     assert_eq!(recorded(&journal), 2, "an unchanged object after a downtime may have another body");
     let mut options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
     options.interest.changes = ChangeSet::ALL.without(ChangeSet::UNCHANGED);

@@ -21,7 +21,6 @@ use std::{
 
 pub(crate) use self::floor::{Floor, Known};
 use super::{Sequence, UnitId};
-use crate::object::ResourceVersion;
 
 /// Number of steps in memory.
 const WINDOW_STEPS: usize = if cfg!(test) { 12 } else { 16_384 };
@@ -106,7 +105,7 @@ pub(crate) struct TimelinePage {
 pub(crate) struct TimelineTail {
     /// Units that appended them.
     units: BTreeSet<UnitId>,
-    /// Their newest time.
+    /// Newest time of these records, in microseconds since the Unix epoch.
     micros: i64,
 }
 
@@ -127,6 +126,8 @@ pub(crate) struct Timeline {
     latest: HashMap<UnitId, UnitVersion>,
     /// Units whose last step with changes is [partial](UnitProgress::Partial).
     partial: HashSet<UnitId>,
+    /// Position at which an epoch of a unit last began.
+    epoch_at: Option<Sequence>,
     /// With a store: the page that is written next.
     page: Option<OpenPage>,
 }
@@ -148,13 +149,17 @@ impl Timeline {
         units: impl Iterator<Item = (UnitId, Option<NonZeroU64>)>,
         last: Sequence,
     ) -> Self {
-        let mut timeline = Self { floor: page.floor.clone(), ..Self::default() };
         // An unclean end may have lost the last records.
-        timeline.steps = page.steps.iter().filter(|step| step.last <= last).copied().collect();
-        let mut end = page.floor.clone();
-        timeline.steps.iter().for_each(|step| end.absorb(step));
-        timeline.latest = end.versions().collect();
-        timeline.partial = end.partial().collect();
+        let steps = page.steps.iter().filter(|step| step.last <= last).copied().collect();
+        let page = TimelinePage { floor: page.floor.clone(), steps };
+        let end = page.end();
+        let mut timeline = Self {
+            floor: page.floor,
+            steps: page.steps.into(),
+            latest: end.versions().collect(),
+            partial: end.partial().collect(),
+            ..Self::default()
+        };
         let (first, micros) = (Sequence(end.position.0 + 1), tail.micros);
         for (unit, version) in units {
             let (reached, is_known) = (timeline.advance(unit, version), end.version(unit).is_some());
@@ -212,8 +217,12 @@ impl Timeline {
     /// epoch.
     fn advance(&mut self, unit: UnitId, version: Option<NonZeroU64>) -> Option<UnitVersion> {
         let (version, latest) = (version?, self.latest(unit));
-        let begins = |latest: UnitVersion| Epoch(latest.epoch.0 + u32::from(version < latest.version));
-        let reached = UnitVersion { epoch: latest.map_or(Epoch(0), begins), version };
+        let begins_epoch = latest.is_some_and(|latest| version < latest.version);
+        if begins_epoch {
+            self.epoch_at = Some(self.position());
+        }
+        let epoch = Epoch(latest.map_or(0, |latest| latest.epoch.0) + u32::from(begins_epoch));
+        let reached = UnitVersion { epoch, version };
         self.latest.insert(unit, reached);
         Some(reached).filter(|_| latest.is_none_or(|latest| reached > latest))
     }
@@ -302,21 +311,15 @@ impl Timeline {
     /// Notes that these pages are on disk.
     pub(crate) fn saved(&mut self, pages: &[TimelinePage]) {
         let (Some(open), Some(last)) = (&mut self.page, pages.last()) else { return };
-        (open.floor, open.saved) = (last.floor.clone(), last.end().position);
+        (open.floor, open.saved) = (last.floor.clone(), last.last());
         let latest = &self.latest;
         open.floor.retain(|unit| latest.contains_key(&unit)); // a unit may have been forgotten since `to_save`
     }
 
     /// Returns true if a step that begins an epoch is not on disk. Until it is, a crash could hide that versions went back.
     pub(crate) fn is_urgent(&self) -> bool {
-        let Some(page) = &self.page else { return false };
-        let unsaved = self.steps.iter().rev().take_while(|step| step.last > page.saved);
-        let is_known =
-            |unit, version: UnitVersion| page.floor.version(unit).is_some_and(|known| known.epoch >= version.epoch);
-        let begins = |step: &Step| {
-            step.reached().is_some_and(|version| version.epoch > Epoch(0) && !is_known(step.unit, version))
-        };
-        unsaved.into_iter().any(begins)
+        let is_saved = |page: &OpenPage| self.epoch_at.is_none_or(|position| position < page.saved);
+        self.is_unsaved() && self.page.as_ref().is_some_and(|page| !is_saved(page))
     }
 }
 
@@ -326,8 +329,13 @@ impl TimelinePage {
         Self { floor: Floor::at(Sequence(first.0 - 1), micros - 1), steps: Vec::new() }
     }
 
+    /// Returns the last position.
+    pub(crate) fn last(&self) -> Sequence {
+        self.steps.last().map_or(self.floor.position, |step| step.last)
+    }
+
     /// Returns the state after the last step.
-    pub(crate) fn end(&self) -> Floor {
+    fn end(&self) -> Floor {
         let mut end = self.floor.clone();
         self.steps.iter().for_each(|step| end.absorb(step));
         end
@@ -335,7 +343,7 @@ impl TimelinePage {
 
     /// Does the same as [`Timeline::after`] in this page, for a version of the unit's epoch. `None` if the page begins later.
     pub(crate) fn after(&self, unit: UnitId, version: UnitVersion) -> Option<Sequence> {
-        after(&self.floor, &self.steps, unit, version, self.end().position)
+        after(&self.floor, &self.steps, unit, version, self.last())
     }
 
     /// Returns the version that a unit had reached at a position in this page; see [`Timeline::at`].
@@ -345,7 +353,7 @@ impl TimelinePage {
 
     /// Returns the position directly before the first record at or after a time, or else the last position of the page.
     pub(crate) fn before(&self, micros: i64) -> Sequence {
-        before(&self.steps, micros).unwrap_or_else(|| self.end().position)
+        before(&self.steps, micros).unwrap_or(self.last())
     }
 }
 
@@ -398,7 +406,7 @@ impl Step {
     }
 }
 
-/// Returns a version as a number; `None` if it is none.
-pub(crate) fn number(version: &ResourceVersion) -> Option<NonZeroU64> {
-    version.as_str().parse().ok()
+/// Returns a resource version as a number; `None` if it is none.
+pub(crate) fn number(resource_version: &str) -> Option<NonZeroU64> {
+    resource_version.parse().ok()
 }

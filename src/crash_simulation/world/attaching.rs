@@ -25,7 +25,7 @@ impl World<'_> {
 
     /// Makes the oldest pending attachment of a type's units that `of` accepts. Returns false if there is none, or if the unit cannot
     /// make it now.
-    pub(super) fn make_move(&mut self, site: usize, of: impl Fn(&Unit) -> bool) -> bool {
+    pub(super) fn make_attachment(&mut self, site: usize, of: impl Fn(&Unit) -> bool) -> bool {
         let Process { units, types, .. } = self.process();
         let known = |id: UnitId| units.iter().position(|unit| unit.id == id);
         let attachments = &mut types[site].attachments;
@@ -59,11 +59,11 @@ impl World<'_> {
             self.sinks[sink].unseen.extend(shown);
         }
         let changes = attachment_changes(asked.kind, &Keep::default(), || objects);
-        self.cross_with(id, epoch, asked, &changes)
+        self.attach_with(id, epoch, asked, &changes)
     }
 
     /// Appends an attachment like [`Journal::attach`](crate::journal::Journal::attach).
-    pub(super) fn cross_with(&mut self, id: UnitId, epoch: u64, asked: Attachment, changes: &[Change]) -> bool {
+    pub(super) fn attach_with(&mut self, id: UnitId, epoch: u64, asked: Attachment, changes: &[Change]) -> bool {
         let Attachment { reader, kind } = asked;
         let Some(sink) = self.sink_of(reader) else { return true };
         let attaches = matches!(kind, AttachmentKind::Attach(_));

@@ -26,7 +26,7 @@ pub(super) struct UnitChange {
 enum Phase {
     Attachment,
     Stop,
-    FinishMoves,
+    FinishAttachments,
     /// Last events about the objects of an ended unit.
     LastEvents(usize),
     /// Seed of a new unit.
@@ -54,7 +54,7 @@ impl World<'_> {
         if of_type.change.is_some() {
             self.go_on_changing(site);
         } else if !process.discovered {
-            self.make_move(site, |unit| unit.run.is_none());
+            self.make_attachment(site, |unit| unit.run.is_none());
         } else {
             self.reconcile(site);
         }
@@ -124,9 +124,9 @@ impl World<'_> {
         loop {
             let phase = self.change(site).phase;
             let next = match phase {
-                Phase::Attachment => self.move_readers(site),
+                Phase::Attachment => self.attach_readers(site),
                 Phase::Stop => Some(self.stop_units(site)),
-                Phase::FinishMoves | Phase::Drop => self.finish_moves(site, phase),
+                Phase::FinishAttachments | Phase::Drop => self.finish_attachments(site, phase),
                 Phase::LastEvents(number) => Some(self.append_last_events(site, number)),
                 Phase::Seed(number) => self.keep_seed(site, number),
                 Phase::Retire(number) => Some(self.retire_ended(site, number)),
@@ -134,7 +134,7 @@ impl World<'_> {
             };
             let Some(next) = next else { return }; // a crash
             self.change(site).phase = next;
-            let is_whole = !matches!(next, Phase::Attachment | Phase::Stop | Phase::FinishMoves);
+            let is_whole = !matches!(next, Phase::Attachment | Phase::Stop | Phase::FinishAttachments);
             if !is_whole || self.is_cut("crash: within a change of units") {
                 return;
             }
@@ -145,9 +145,9 @@ impl World<'_> {
         }
     }
 
-    fn move_readers(&mut self, site: usize) -> Option<Phase> {
+    fn attach_readers(&mut self, site: usize) -> Option<Phase> {
         let gives_up = !self.change(site).steps.is_empty() && self.reloads && self.random.chance(0.1);
-        let is_made = !gives_up && self.make_move(site, |_| true);
+        let is_made = !gives_up && self.make_attachment(site, |_| true);
         let process = self.process.as_ref()?;
         let of_type = &process.types[site];
         let has_steps = of_type.change.as_ref().is_some_and(|change| !change.steps.is_empty());
@@ -169,13 +169,13 @@ impl World<'_> {
                 self.process().units[number].run = Some(Run::Stopped);
             }
         }
-        Phase::FinishMoves
+        Phase::FinishAttachments
     }
 
     /// Makes the pending attachments of the units that do not run.
-    fn finish_moves(&mut self, site: usize, phase: Phase) -> Option<Phase> {
+    fn finish_attachments(&mut self, site: usize, phase: Phase) -> Option<Phase> {
         let is_at_rest = |unit: &Unit| !unit.runs();
-        if self.make_move(site, is_at_rest) {
+        if self.make_attachment(site, is_at_rest) {
             return self.process.is_some().then_some(phase);
         }
         if phase == Phase::Drop {

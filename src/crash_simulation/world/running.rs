@@ -1,7 +1,10 @@
 //! Processing of the server's events: apply, write, make durable, release, remove.
 
 use super::*;
-use crate::{indexer::Transaction, journal::Ticket};
+use crate::{
+    indexer::Transaction,
+    journal::{Ticket, interest::worth_recording},
+};
 
 impl World<'_> {
     /// Advances the reflector of a unit by one answer.
@@ -21,7 +24,8 @@ impl World<'_> {
         let Some((transaction, stage)) = unit.in_flight.take() else {
             unit.in_flight = unit.fifo.pop().map(|deltas| {
                 let mut transaction = unit.indexer.plan(deltas);
-                transaction.changes = journal.worth_recording(unit.id, &transaction.changes).into_owned();
+                transaction.changes =
+                    worth_recording(&transaction.changes, || journal.wants_unchanged(unit.id)).into_owned();
                 (transaction, Stage::Planned)
             });
             return;

@@ -1,7 +1,7 @@
 //! Watchers that resume at a version: the timeline, and its pages on disk.
 
 use super::*;
-use crate::journal::timeline::{Floor, OutOfReach, UnitVersion};
+use crate::journal::timeline::{OutOfReach, UnitVersion};
 
 /// A watcher that has all changes of a unit up to a position.
 pub(super) struct Watcher {
@@ -46,8 +46,7 @@ impl World<'_> {
                     found
                 }
                 Ok(None) => {
-                    let is_before = |floor: &Floor| floor.version(*unit).is_none_or(|known| known <= *version);
-                    let page = disk.now.timeline.values().rev().find(|page| is_before(&page.floor));
+                    let page = disk.now.timeline.values().rev().find(|page| page.floor.precedes(*unit, *version));
                     let Some(found) = page.and_then(|page| page.after(*unit, *version)) else { continue };
                     hits.add("a version is found on disk");
                     found

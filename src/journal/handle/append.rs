@@ -13,6 +13,7 @@ use crate::{
     journal::{
         AppendError, Attachment, AttachmentKind, Fenced, Sequence, Ticket, UnitId,
         disk::{Disk, calls},
+        interest::worth_recording,
         recovery::with_marker,
         store::{Append, NOBODY},
     },
@@ -53,7 +54,7 @@ impl Journal {
     /// Leaves out the unchanged objects of a relist if no reader wants them. Without a reader they would only be written and read
     /// again: one record for each object of the type.
     pub fn worth_recording<'a>(&self, unit: UnitId, changes: &'a [Change]) -> Cow<'a, [Change]> {
-        self.inner.core().worth_recording(unit, changes)
+        worth_recording(changes, || self.inner.core().wants_unchanged(unit))
     }
 
     /// Stores the objects of a unit's first state, and the versions that the unit has reached, so that a restart finds both. No

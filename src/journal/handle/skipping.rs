@@ -8,7 +8,7 @@ use super::{AfterError, Journal};
 use crate::journal::{
     ReaderId, Record, Sequence, UnitId,
     store::StoreError,
-    timeline::{OutOfReach, UnitVersion},
+    timeline::{OutOfReach, UnitVersion, number},
 };
 
 /// Number of records that are looked at together.
@@ -30,7 +30,7 @@ impl Journal {
             until.extend(self.until(*unit, *version)?.map(|position| (*unit, (position, version.version))));
         }
         let last = until.values().map(|(position, _)| *position).max().unwrap_or_default();
-        let waits = self.inner.with(reader, |reader| Some((reader.name()?.to_owned(), reader.waits_until(last))));
+        let waits = self.inner.with(reader, |reader| Some((reader.name()?.to_owned(), reader.pending_until(last))));
         let Some((name, waits)) = waits else { return Ok(0) };
         let is_covered = |record: &Record| {
             until.get(&record.unit).is_some_and(|(position, version)| {
@@ -42,9 +42,13 @@ impl Journal {
             let records = disk.store.load_for(&name, positions)?;
             let covered = records.iter().filter(|record| is_covered(record)).map(|record| record.sequence.0);
             let covered: RoaringTreemap = covered.collect();
-            skipped += self.inner.with(reader, |reader| reader.skip(&covered));
+            if !covered.is_empty() {
+                skipped += self.inner.with(reader, |reader| reader.skip(&covered));
+            }
         }
-        self.call_for_save();
+        if skipped > 0 {
+            self.call_for_save();
+        }
         Ok(skipped)
     }
 
@@ -66,5 +70,5 @@ impl Journal {
 
 /// Returns true if a record has no change after a version. A coalesced record may be at the position of an earlier change.
 fn is_up_to(record: &Record, version: NonZeroU64) -> bool {
-    record.object().is_none_or(|object| object.resource_version().parse().is_ok_and(|own: NonZeroU64| own <= version))
+    record.object().is_none_or(|object| number(object.resource_version()).is_some_and(|own| own <= version))
 }

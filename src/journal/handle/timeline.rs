@@ -43,13 +43,11 @@ impl Journal {
         let (recent, kept_from) = (core.timeline.after(unit, version, core.released())?, core.kept_from());
         drop(core);
         let position = match (recent, self.inner.disk()) {
-            (Some(position), _) => Some(position),
-            (None, None) => None,
             (None, Some(disk)) => {
-                let page =
-                    disk.store.timeline_page(&|floor| floor.version(unit).is_none_or(|known| known <= version))?;
+                let page = disk.store.timeline_page(&|floor| floor.precedes(unit, version))?;
                 page.and_then(|page| page.after(unit, version))
             }
+            _ => recent,
         };
         let is_kept = |position: &Sequence| !self.is_stored() || position.0 + 1 >= kept_from.0;
         Ok(position.filter(is_kept).ok_or(OutOfReach::Compacted)?)

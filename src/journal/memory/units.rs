@@ -1,12 +1,9 @@
 //! Units of the core: their terms, epochs, resyncs, and synced types.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::collections::HashMap;
 
 use super::{Batch, MemoryJournal, Turn};
-use crate::{
-    change::{Cause, Change},
-    journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms},
-};
+use crate::journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms};
 
 pub(crate) type Units = HashMap<UnitId, JournalUnit>;
 
@@ -74,15 +71,10 @@ impl MemoryJournal {
         self.readers.values().any(|reader| reader.is_resync_due(unit, round)) || self.pending.iter().any(is_attached)
     }
 
-    /// Leaves out the unchanged objects of a relist if no reader wants them.
-    pub(crate) fn worth_recording<'a>(&self, unit: UnitId, changes: &'a [Change]) -> Cow<'a, [Change]> {
-        let is_repeated = |change: &Change| matches!(change, Change::Unchanged { cause: Cause::Relist, .. });
-        // A reader of the last run that is not opened yet may want them too.
-        let is_wanted = || !self.dormant.is_empty() || self.readers.values().any(|reader| reader.wants_unchanged(unit));
-        if !changes.iter().any(is_repeated) || is_wanted() {
-            return Cow::Borrowed(changes);
-        }
-        changes.iter().filter(|change| !is_repeated(change)).cloned().collect()
+    /// Returns true if a reader wants the unchanged objects of a unit's relists. A reader of the last run that is not opened yet may
+    /// want them.
+    pub(crate) fn wants_unchanged(&self, unit: UnitId) -> bool {
+        !self.dormant.is_empty() || self.readers.values().any(|reader| reader.wants_unchanged(unit))
     }
 
     /// Refuses appends with earlier epochs.

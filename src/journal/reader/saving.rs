@@ -109,12 +109,9 @@ impl JournalReader {
         pending
     }
 
-    /// Returns the positions of the records that wait, up to a position.
-    pub(crate) fn waits_until(&self, last: Sequence) -> Vec<u64> {
-        let again = self.again.iter().chain(self.waiting.in_memory()).map(|record| record.sequence.0);
-        let mut waits: Vec<_> = again.chain(self.spilled()).filter(|position| *position <= last.0).collect();
-        waits.sort_unstable();
-        waits
+    /// Returns the positions of the records that wait or are in flight, up to a position.
+    pub(crate) fn pending_until(&self, last: Sequence) -> Vec<u64> {
+        self.pending().iter().take_while(|position| *position <= last.0).collect()
     }
 
     /// Acknowledges records that wait. Returns their number.

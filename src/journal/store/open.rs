@@ -239,7 +239,7 @@ fn begin(
         Some(page) => page,
         None => TimelinePage::beginning(Sequence(first), read::first_micros(files, first)?),
     };
-    let tail = read::timeline_tail(files, timeline.end().position.0)?;
+    let tail = read::timeline_tail(files, timeline.last().0)?;
     let (last, first) = (Sequence(last), Sequence(first));
     let recovered = Recovered { journal_id, last, first, units, readers, clean, timeline, tail };
     Ok((recovered, forgotten))

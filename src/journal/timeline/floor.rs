@@ -15,7 +15,7 @@ pub(crate) struct Floor {
     pub(crate) units: BTreeMap<UnitId, Known>,
 }
 
-/// What is known of a unit.
+/// Version of a unit, and whether later changes may have followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     /// Version that the unit has reached.
@@ -69,6 +69,11 @@ impl Floor {
     /// Returns the version that a unit has reached.
     pub(crate) fn version(&self, unit: UnitId) -> Option<UnitVersion> {
         self.known(unit).map(|known| known.version)
+    }
+
+    /// Returns true if the unit has reached no version after `version` before the step.
+    pub(crate) fn precedes(&self, unit: UnitId, version: UnitVersion) -> bool {
+        self.version(unit).is_none_or(|known| known <= version)
     }
 
     pub(super) fn versions(&self) -> impl Iterator<Item = (UnitId, UnitVersion)> {

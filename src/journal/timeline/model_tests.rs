@@ -167,7 +167,7 @@ impl Run {
         let oldest =
             self.appended.iter().find(|append| append.last >= self.kept_from).map_or(0, |append| append.micros);
         let page = page.unwrap_or_else(|| TimelinePage::beginning(Sequence(self.kept_from), oldest));
-        let known = page.end().position.0;
+        let known = page.last().0;
         let has_none = self.pages.is_empty();
         for append in self.appended.iter_mut().filter(|append| has_none || append.last > known) {
             append.is_hidden = true;
@@ -193,7 +193,7 @@ impl Run {
     fn after(&self, unit: UnitId, version: UnitVersion, hits: &mut Hits) -> Result<u64, OutOfReach> {
         let recent = self.timeline.after(unit, version, Sequence(self.last))?;
         let position = recent.or_else(|| {
-            let page = self.find(&|floor| floor.version(unit).is_none_or(|known| known <= version))?;
+            let page = self.find(&|floor| floor.precedes(unit, version))?;
             page.after(unit, version)
         });
         *(if recent.is_some() { &mut hits.in_memory } else { &mut hits.on_disk }) += 1;
