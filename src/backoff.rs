@@ -44,7 +44,7 @@ pub struct BackoffConfig {
 /// **Invariant:** a success alone does not shorten the next delay. The delay returns to its initial value only after a healthy
 /// period of [`BackoffConfig::reset_after`] (D-3, R-6).
 #[derive(Clone, Debug)]
-pub struct Backoff {
+pub(crate) struct Backoff {
     config: BackoffConfig,
     attempt: u32,
     healthy_since: Option<Duration>,
@@ -52,27 +52,27 @@ pub struct Backoff {
 
 impl Backoff {
     /// Makes a backoff without failures.
-    pub fn new(config: BackoffConfig) -> Self {
+    pub(crate) fn new(config: BackoffConfig) -> Self {
         Self { config, attempt: 0, healthy_since: None }
     }
 
     /// Returns the number of delays since the last reset.
-    pub fn attempt(&self) -> u32 {
+    pub(crate) fn attempt(&self) -> u32 {
         self.attempt
     }
 
     /// Starts a healthy period at `now`, unless one is in progress. [`Backoff::fail`] ends the healthy period.
-    pub fn healthy(&mut self, now: Duration) {
+    pub(crate) fn healthy(&mut self, now: Duration) {
         self.healthy_since.get_or_insert(now);
     }
 
     /// Returns the time at which the backoff resets unless a failure comes first; `None` if no healthy period is in progress.
-    pub fn resets_at(&self) -> Option<Duration> {
+    pub(crate) fn resets_at(&self) -> Option<Duration> {
         self.healthy_since.map(|since| since.saturating_add(self.config.reset_after))
     }
 
     /// Resets the backoff if, at `now`, the healthy period is long enough (D-3). Returns true if the period is long enough.
-    pub fn settle(&mut self, now: Duration) -> bool {
+    pub(crate) fn settle(&mut self, now: Duration) -> bool {
         let settled = self.resets_at().is_some_and(|at| at <= now);
         if settled {
             self.attempt = 0;
@@ -81,7 +81,7 @@ impl Backoff {
     }
 
     /// Records a failure at `now` and returns the delay. `jitter` is a random number in `[0, 1)`.
-    pub fn fail(&mut self, now: Duration, jitter: f64) -> Duration {
+    pub(crate) fn fail(&mut self, now: Duration, jitter: f64) -> Duration {
         self.settle(now);
         self.healthy_since = None;
         let delay = self.delay(jitter);

@@ -10,19 +10,20 @@
 //! The engine runs alone in a second process, so the measured CPU time and memory are only those of the engine. The command
 //! line starts this process, sends orders to it, and receives its answers.
 
-pub mod chart;
+pub(crate) mod chart;
 mod field;
-pub mod figures;
+pub(crate) mod figures;
 mod generator;
-pub mod measure;
-pub mod orders;
+pub(crate) mod measure;
+pub(crate) mod orders;
 mod probe;
 mod reads;
 mod replay;
-pub mod report;
+pub(crate) mod report;
 mod shape;
 
 pub use generator::{Generator, States};
-pub use probe::{Probe, ProbeError};
+pub use probe::Probe;
+pub(crate) use probe::ProbeError;
 pub use replay::ReplayServer;
 pub use shape::Shape;

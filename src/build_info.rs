@@ -1,16 +1,16 @@
 //! Version, commit, features and target of this build, for metrics and users.
 
 /// Version of the crate.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Commit of the sources, from the environment variable `DELTABUS_COMMIT` at compile time; otherwise `unknown`.
-pub const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
+pub(crate) const COMMIT: &str = match option_env!("DELTABUS_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
 
 /// Cargo features of this build that are not default features.
-pub const FEATURES: &[&str] = match (cfg!(feature = "kafka"), cfg!(feature = "otlp")) {
+pub(crate) const FEATURES: &[&str] = match (cfg!(feature = "kafka"), cfg!(feature = "otlp")) {
     (true, true) => &["kafka", "otlp"],
     (true, false) => &["kafka"],
     (false, true) => &["otlp"],
@@ -27,7 +27,7 @@ pub(crate) fn lacking(feature: &str) -> String {
 }
 
 /// Returns the architecture, the operating system, and the C library if it is glibc or musl: `x86_64-linux-gnu`.
-pub fn target() -> String {
+pub(crate) fn target() -> String {
     let platform = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     if cfg!(target_env = "musl") {
         platform + "-musl"

@@ -7,9 +7,9 @@
 //! Reasons: `docs/decisions/0011-equal-ids.md`.
 
 mod binary;
-pub mod error;
+pub(crate) mod error;
 mod format;
-pub mod template;
+pub(crate) mod template;
 
 #[cfg(feature = "cli")]
 use std::borrow::Cow;
@@ -26,9 +26,11 @@ use crate::{
     object::Object,
 };
 
-pub use binary::{Attribute, ContentMode, DATA_CONTENT_TYPE, header_value};
-pub use error::FormatError;
-pub use format::{DataFormat, Formatter, MessageBody};
+pub(crate) use binary::{Attribute, header_value};
+pub use binary::{ContentMode, DATA_CONTENT_TYPE};
+pub(crate) use error::FormatError;
+pub(crate) use format::MessageBody;
+pub use format::{DataFormat, Formatter};
 
 /// Parts of an event that are sent. An event that is too large for a sink is retried in a smaller form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

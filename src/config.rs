@@ -26,7 +26,7 @@ mod redact;
 mod report;
 mod resource;
 pub(crate) mod secret;
-pub mod schema;
+pub(crate) mod schema;
 mod state;
 mod structure;
 mod telemetry;
@@ -48,39 +48,43 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use engine::{Cluster, Kube, Log, LogFormat, LogLevel, Rediscover, Reload};
-pub(crate) use error::suggestion;
-pub use error::{ConfigErrors, Finding, ValueOrigin, nearest};
-pub use external::External;
-pub use handler::{Batch, Buffer, EventType, HandlerConfig, HandlerOptions, Initial, SinkConfig};
+pub(crate) use engine::{Cluster, Kube, Log, LogFormat, Reload};
+pub use engine::{LogLevel, Rediscover};
+pub use error::{ConfigErrors, Finding, ValueOrigin};
+pub(crate) use external::External;
+pub(crate) use handler::HandlerConfig;
+pub use handler::{Batch, Buffer, EventType, HandlerOptions, Initial, SinkConfig};
+pub use http::Http;
 pub(crate) use http::check_token;
-pub use http::{Http, HttpAuth, HttpScope, HttpTls, HttpToken};
+pub(crate) use http::{HttpAuth, HttpScope};
+#[cfg(test)]
+pub(crate) use http::{HttpTls, HttpToken};
 pub(crate) use layers::{FlagValue, files, merge};
-pub use redact::{Redact, RedactedPath, SecretValues};
-pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig, ResourceDefaults, TypePattern};
-pub use state::StateConfig;
-pub use telemetry::Telemetry;
-pub use test_case::TestCase;
+pub(crate) use redact::{Redact, RedactedPath, SecretValues};
+pub use resource::{Cache, Mode, OnMissing, OnRemoved, ResourceConfig};
+pub(crate) use resource::{ResourceDefaults, TypePattern};
+pub(crate) use state::StateConfig;
+pub(crate) use telemetry::Telemetry;
+pub(crate) use test_case::TestCase;
 
 use crate::discovery::WantedEntry;
-/// Types of options, defined in other modules.
 pub use crate::{
-    backoff::BackoffConfig,
     cloud_event::DataFormat,
     delivery::attempts::Retry,
-    delivery::schedule::DeliveryOrder,
     delta_fifo::QueueOrder,
     handler::{
         client_tls::ClientTls,
-        exec::ExecOptions,
         file::{FileFsync, FileOptions, Permissions},
-        kafka::KafkaOptions,
-        nats::NatsOptions,
-        webhook::WebhookOptions,
     },
-    indexer::Recreated,
-    journal::{Fsync, OnFull, WhenFull},
+    journal::WhenFull,
     object::packer::Compression,
+};
+/// Types of options, defined in other modules.
+pub(crate) use crate::{
+    delivery::schedule::DeliveryOrder,
+    handler::{exec::ExecOptions, kafka::KafkaOptions, nats::NatsOptions, webhook::WebhookOptions},
+    indexer::Recreated,
+    journal::Fsync,
     reflector::StreamingLists,
     subscribe::SubscribeOptions,
     supervisor::Supervision,
@@ -90,7 +94,7 @@ use report::Report;
 use text::Text;
 
 /// Version of the file format that this program reads.
-pub const CONFIG_VERSION: u32 = 1;
+pub(crate) const CONFIG_VERSION: u32 = 1;
 
 /// Complete configuration, with all defaults filled in and all inheritance resolved.
 ///
@@ -298,7 +302,7 @@ impl Config {
 
 /// Returns the environment variables of this process that override options. [`Config::load`] refuses a variable that is
 /// not UTF-8.
-pub fn environment() -> Vec<(OsString, OsString)> {
+pub(crate) fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| layers::overrides(name)).collect()
 }
 

@@ -10,19 +10,19 @@
 //! events of a key that had one recently. [`handler_loop`] executes these decisions, and [`worker`] is the thread of a sink. [`handlers`]
 //! adds, replaces and removes handlers, and restarts their loops. A handler that fails, hangs or panics affects no other (I7).
 
-pub mod attempts;
-pub mod core;
-pub mod handler_loop;
-pub mod handlers;
+pub(crate) mod attempts;
+pub(crate) mod core;
+pub(crate) mod handler_loop;
+pub(crate) mod handlers;
 mod log;
-pub mod pace;
-pub mod router;
-pub mod schedule;
-pub mod sink;
-pub mod status;
-pub mod table;
-pub mod throttle;
-pub mod worker;
+pub(crate) mod pace;
+pub(crate) mod router;
+pub(crate) mod schedule;
+pub(crate) mod sink;
+pub(crate) mod status;
+pub(crate) mod table;
+pub(crate) mod throttle;
+pub(crate) mod worker;
 #[cfg(test)]
 mod async_tests;
 #[cfg(test)]

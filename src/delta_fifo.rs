@@ -5,10 +5,10 @@
 //!
 //! Reasons: `docs/decisions/0006-two-orders-of-the-queue.md`.
 
-pub mod actor;
+pub(crate) mod actor;
 mod arrivals;
 mod known;
-pub mod messages;
+pub(crate) mod messages;
 #[cfg(test)]
 mod model_tests;
 mod newest;

@@ -27,14 +27,14 @@ mod selection;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{
+pub(crate) use ask::{
     DiscoveryError, ScopedType, TypeAccess, allowed, allowed_each, cluster_uid, count_each, discover, discover_for,
     namespaces, refused_fields,
 };
-pub use assumed::{Assumed, ObjectType};
+pub(crate) use assumed::{Assumed, ObjectType};
 pub(crate) use built_in::built_in;
-pub use catalog::{Catalog, Resolution, ServedType, TypeIdentity, Unavailable, identity};
-pub use openapi::{FieldPresence, KnownValue, Schemas};
-pub use pattern::{Pattern, PatternError};
-pub use schema_reader::SchemaReader;
-pub use selection::{Conflict, Owned, PatternPlace, Selection, Unmatched, WantedEntry, depends_on_crds, select};
+pub(crate) use catalog::{Catalog, Resolution, ServedType, identity};
+pub(crate) use openapi::{FieldPresence, KnownValue, Schemas};
+pub(crate) use pattern::{Pattern, PatternError};
+pub(crate) use schema_reader::SchemaReader;
+pub(crate) use selection::{Conflict, Owned, Selection, Unmatched, WantedEntry, depends_on_crds, select};

@@ -6,34 +6,21 @@
 //! stop:   units (what was read is applied and journaled) → handlers (what was journaled is delivered) → HTTP
 //! ```
 //!
-//! [`plan`] and [`reconcile`] decide which units should run. The conductor carries the decisions out whenever configuration,
-//! types, namespaces or rights change.
+//! [`plan`] decides, without input and output, which units should run. The [`conductor`] carries the decisions out whenever
+//! configuration, types, namespaces or rights change. `builder`, `handle` and `running` are what a program sees.
 
-mod auxiliary;
 mod builder;
-mod change;
-mod conductor;
-pub mod dry_run;
+pub(crate) mod conductor;
+pub(crate) mod dry_run;
 mod handle;
 mod handlers;
 mod library;
-mod memory;
 mod options;
-pub mod plan;
-pub mod presence;
-pub mod reconcile;
+pub(crate) mod plan;
 mod redaction;
-pub mod rediscovery;
-pub mod reload;
-pub(crate) mod restore;
-mod rights;
-mod rows;
+pub(crate) mod reload;
 mod running;
-mod sinks;
-mod served;
 mod sources;
-mod state;
-mod typed;
 
 use std::net::SocketAddr;
 
@@ -43,7 +30,6 @@ use crate::list_watch::kube::AccessError;
 pub use builder::EngineBuilder;
 pub use handle::{Applied, EngineHandle};
 pub use running::RunningEngine;
-pub use typed::TypedLister;
 
 /// Reason why an engine did not start, did not change, or ended.
 #[derive(Debug, thiserror::Error)]

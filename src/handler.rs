@@ -2,15 +2,15 @@
 //!
 //! [`delivery`](crate::delivery) calls them. The files of this folder are the built-in sinks.
 
-pub mod client_tls;
-pub mod exec;
-pub mod file;
-pub mod kafka;
-pub mod nats;
+pub(crate) mod client_tls;
+pub(crate) mod exec;
+pub(crate) mod file;
+pub(crate) mod kafka;
+pub(crate) mod nats;
 pub(crate) mod replaced;
-pub mod stdout;
+pub(crate) mod stdout;
 mod template;
-pub mod webhook;
+pub(crate) mod webhook;
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// without a thread of its own (`Sink::InPlace`).
 ///
 /// Any closure `FnMut(&Notification) -> Result<(), HandlerError>` is a handler.
-pub trait Handler: Send + 'static {
+pub(crate) trait Handler: Send + 'static {
     /// Delivers a batch. `Ok` means: stored as safely as this sink promises. After `Ok` and a clean stop, the batch is not sent
     /// again. After an error, a panic or a crash, the whole batch may be sent again (I4: at least once).
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError>;

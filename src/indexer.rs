@@ -4,15 +4,15 @@
 //! map that readers see. `indexer/writer.rs` appends each transaction to the journal, then publishes it to readers, then releases
 //! its records.
 
-pub mod actor;
-pub mod index_func;
+pub(crate) mod actor;
+pub(crate) mod index_func;
 #[cfg(test)]
 mod model_tests;
 mod posting;
-pub mod siblings;
+pub(crate) mod siblings;
 pub(crate) mod slot;
-pub mod store;
-pub mod union;
+pub(crate) mod store;
+pub(crate) mod union;
 pub(crate) mod view;
 pub(crate) mod writer;
 #[cfg(test)]
@@ -420,7 +420,7 @@ impl<'a, H: KeyHasher> Plan<'a, H> {
 
 /// Reason why objects of an ended unit are no longer shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retirement {
+pub(crate) enum Retirement {
     /// The objects are no longer selected. Either the configuration changed ([`Cause::Reload`]), or the namespaces, their labels or
     /// the rights changed ([`Cause::Watch`]).
     Removed(Cause),
@@ -430,7 +430,7 @@ pub enum Retirement {
 }
 
 /// Returns the last changes of an ended unit: one for each of its `objects`, in the order of keys.
-pub fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
+pub(crate) fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
     objects.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
     let change = |object| match how {
         Retirement::Removed(cause) => Change::Removed { object, cause },
@@ -441,7 +441,11 @@ pub fn retirement(mut objects: Vec<Object>, how: Retirement) -> Vec<Change> {
 
 /// Returns the records for a reader that is attached to a unit with these objects, or detached from it, in the order of keys (S-5,
 /// S-7). A reader that is attached gets none if it wants none, or if the cache keeps no bodies.
-pub fn attachment_changes(kind: AttachmentKind, keep: &Keep, objects: impl FnOnce() -> Vec<Object>) -> Vec<Change> {
+pub(crate) fn attachment_changes(
+    kind: AttachmentKind,
+    keep: &Keep,
+    objects: impl FnOnce() -> Vec<Object>,
+) -> Vec<Change> {
     match kind {
         AttachmentKind::Attach(Some(cause)) if keep.is_whole() => {
             let mut objects = objects();

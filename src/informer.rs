@@ -3,7 +3,7 @@
 //! An [`Informer`] contains the parts that survive its actors: the slot of the indexer, the read handles and the visible state.
 //! [`Informer::launch`] starts the three actors on the current arbiter. The actors resume from the content of the cache.
 
-pub mod actor;
+pub(crate) mod actor;
 mod running;
 #[cfg(test)]
 mod tests;
@@ -34,7 +34,7 @@ use crate::{
         view,
         writer::{IndexerWriter, finish, recover},
     },
-    journal::{AppendError, Attachment, Journal, NotWritable, UnitId},
+    journal::{AppendError, Attachment, Journal, NotWritable, UnitId, UnitWriter},
     list_watch::{
         ListWatch,
         kube::Scope,
@@ -186,8 +186,8 @@ pub struct Informer {
     round: Arc<AtomicU32>,
     slot: ArcSwap<IndexerSlot>,
     readers: ArcSwap<ReaderFactory>,
-    /// Latest epoch. Only a start with a later epoch may take the indexer.
-    epoch: Mutex<u64>,
+    /// Latest generation. Only a start with a later generation may take the indexer.
+    generation: Mutex<u64>,
 }
 
 impl Informer {
@@ -232,7 +232,7 @@ impl Informer {
             round: Arc::default(),
             readers: ArcSwap::from_pointee(readers),
             slot: ArcSwap::from(IndexerSlot::new(indexer)),
-            epoch: Mutex::default(),
+            generation: Mutex::default(),
         }
     }
 
@@ -281,14 +281,14 @@ impl Informer {
     /// If a restart finds that the unit continues, because it was not marked as retired, it lists again: its saved objects no
     /// longer include those of `changes`.
     pub fn retire(&self, journal: &Journal, changes: &[Change]) -> Result<(), NotWritable> {
-        self.end(journal, |epoch| {
+        self.end(journal, |writer| {
             let ticket = self.siblings.leave(self.id, |total| {
                 let mut reached = self.meta().reached();
                 let is_synced =
                     total.map(|objects| Change::Synced { objects, resource_version: reached.store_version.clone() });
                 reached.synced &= changes.is_empty();
                 let changes: Vec<_> = changes.iter().cloned().chain(is_synced).collect();
-                journal.append(self.id, epoch, &changes, &reached, Timestamp::now())
+                journal.append(writer, &changes, &reached, Timestamp::now())
             })?;
             journal.release(ticket);
             Ok(())
@@ -298,9 +298,9 @@ impl Informer {
     /// Attaches a reader to the unit, or detaches it, while no actor of the unit runs: before the first start, or after the last
     /// stop. See [`AttachReader`](crate::indexer::actor::AttachReader). An error changes nothing.
     pub fn attach_reader(&self, journal: &Journal, asked: Attachment) -> Result<(), NotWritable> {
-        let epoch = lock(&self.epoch); // no actor starts meanwhile
+        let generation = lock(&self.generation); // no actor starts meanwhile
         let changes = attachment_changes(asked.kind, &self.options.indexer.keep, || self.objects());
-        match journal.attach(asked, self.id, *epoch, &changes, Timestamp::now()) {
+        match journal.attach(asked, self.id.writer(*generation), &changes, Timestamp::now()) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
                 error!(resource = %self.resource, error = %fenced, "failed to add or remove a handler of a unit that does not run");
@@ -310,13 +310,18 @@ impl Informer {
         Ok(())
     }
 
-    /// Starts a new epoch, and calls `append` with its number. Actors of earlier epochs can then append nothing. If a later epoch
+    /// Starts a new generation, and calls `append` with its writer. Actors of earlier generations can then append nothing. If a later generation
     /// has begun, nothing is appended, and the error is logged.
-    fn end(&self, journal: &Journal, append: impl FnOnce(u64) -> Result<(), AppendError>) -> Result<(), NotWritable> {
-        let mut current = lock(&self.epoch);
+    fn end(
+        &self,
+        journal: &Journal,
+        append: impl FnOnce(UnitWriter) -> Result<(), AppendError>,
+    ) -> Result<(), NotWritable> {
+        let mut current = lock(&self.generation);
         *current += 1;
-        journal.fence(self.id, *current);
-        match append(*current) {
+        let writer = self.id.writer(*current);
+        journal.fence(writer);
+        match append(writer) {
             Err(AppendError::NotWritable(why)) => return Err(why),
             Err(AppendError::Fenced(fenced)) => {
                 error!(resource = %self.resource, error = %fenced, "failed to append the last events of a stopped unit to the journal");
@@ -349,10 +354,10 @@ impl Informer {
     /// # Errors
     /// Fails if no client can be created, if another start is in progress, or if a newer one has begun. A start that fails does
     /// not take the indexer.
-    pub fn launch(&self, epoch: u64, shared: &Shared) -> Result<Actors, String> {
+    pub fn launch(&self, generation: u64, shared: &Shared) -> Result<Actors, String> {
         let source = shared.sources.source(self).map_err(|error| format!("cannot create a client: {error}"))?;
         let source = Scoped::wrap(source, &self.options.gate);
-        let mut lease = self.lease(epoch, &shared.journal).ok_or("another start is in progress")?;
+        let mut lease = self.lease(generation, &shared.journal).ok_or("another start is in progress")?;
 
         let meta = lease.indexer().store().meta().clone();
         let synced = meta.synced;
@@ -362,8 +367,13 @@ impl Informer {
         let status = || Arc::clone(&self.status);
 
         let siblings = Arc::clone(&self.siblings);
-        let indexer =
-            IndexerActor::new(IndexerWriter::new(lease, shared.journal.clone(), (self.id, epoch), siblings, status()));
+        let indexer = IndexerActor::new(IndexerWriter::new(
+            lease,
+            shared.journal.clone(),
+            self.id.writer(generation),
+            siblings,
+            status(),
+        ));
         let (indexer, indexer_exit) = spawn(indexer);
         let consumer = Consumer { apply: indexer.clone().recipient(), repacked: indexer.clone().recipient() };
         let timings = || Arc::clone(&shared.timings);
@@ -381,7 +391,8 @@ impl Informer {
             source,
             Queue { events: fifo.clone().recipient(), compare: fifo.clone().recipient() },
             permits,
-            (Arc::clone(&self.resource), keep.clone()),
+            Arc::clone(&self.resource),
+            keep.clone(),
             UnitHooks {
                 status: status(),
                 timings: timings(),
@@ -394,17 +405,17 @@ impl Informer {
         Ok(Actors { reflector, fifo, indexer, exits: [reflector_exit, fifo_exit, indexer_exit] })
     }
 
-    fn lease(&self, epoch: u64, journal: &Journal) -> Option<IndexerLease> {
-        let mut current = match self.epoch.try_lock() {
+    fn lease(&self, generation: u64, journal: &Journal) -> Option<IndexerLease> {
+        let mut current = match self.generation.try_lock() {
             Ok(current) => current,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None, // a blocked start must not block others
         };
-        if epoch <= *current {
+        if generation <= *current {
             return None;
         }
-        *current = epoch;
-        journal.fence(self.id, epoch);
+        *current = generation;
+        journal.fence(self.id.writer(generation));
         if let Some(mut lease) = self.slot.load().lease() {
             recover(&mut lease, journal, self.id, &self.status);
             return Some(lease);
@@ -413,10 +424,10 @@ impl Informer {
         self.slot.load().lease()
     }
 
-    /// Finishes the work of a hung actor. `epoch` is a fence: the actor can no longer append to the journal. A new indexer starts
+    /// Finishes the work of a hung actor. `generation` is a fence: the actor can no longer append to the journal. A new indexer starts
     /// with the objects that readers see. The new indexer publishes and releases the records that the actor has appended.
-    pub fn take_over(&self, epoch: u64, journal: &Journal) {
-        drop(self.lease(epoch, journal));
+    pub fn take_over(&self, generation: u64, journal: &Journal) {
+        drop(self.lease(generation, journal));
     }
 
     /// Makes a new indexer from the objects that readers see (a new generation). All readers continue with the new indexer. The

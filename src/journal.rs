@@ -32,7 +32,7 @@ mod committer;
 #[cfg(feature = "state")]
 pub(crate) mod compaction;
 mod disk;
-pub mod filter;
+pub(crate) mod filter;
 #[cfg(test)]
 mod filter_tests;
 mod handle;
@@ -45,14 +45,14 @@ pub(crate) mod memory;
 mod model_tests;
 mod reader;
 mod record;
-pub mod recovery;
+pub(crate) mod recovery;
 mod retention;
 #[cfg(feature = "state")]
 mod room;
 #[cfg(test)]
 mod room_tests;
 #[cfg(feature = "state")]
-pub mod store;
+pub(crate) mod store;
 #[cfg(not(feature = "state"))]
 #[path = "journal/store/none.rs"]
 pub mod store;
@@ -72,19 +72,32 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     change_set::ChangeSet,
-    disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
     filter::{ReaderFilter, RecordFilter},
-    handle::{AfterError, Journal, TimedPosition},
+    handle::Journal,
     interest::{Interest, UnitInterest},
-    reader::{Held, ToLoad},
     record::{EventName, Record},
+};
+pub(crate) use self::{
+    disk::{Fsync, JournalHealth, JournalOptions, NotWritable, OnFull, OpenJournalError},
+    reader::{Held, ToLoad},
+};
+#[cfg(test)]
+pub(crate) use self::{
+    handle::{AfterError, TimedPosition},
     timeline::{Epoch, OutOfReach, UnitVersion},
 };
 use crate::change::Cause;
-pub use crate::change::ChangeKind;
+pub(crate) use crate::change::ChangeKind;
 /// Id of a unit (a resource type in one scope) within an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId(pub u32);
+
+impl UnitId {
+    /// Returns the writer of this unit in a generation.
+    pub fn writer(self, generation: u64) -> UnitWriter {
+        UnitWriter { unit: self, generation }
+    }
+}
 
 /// Position in the journal. Strictly increasing within one journal id; gaps have no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -99,16 +112,24 @@ pub struct Ticket {
     pub last: Sequence,
 }
 
+/// Writer of a unit: its indexer actor of one generation. The journal refuses the appends of a writer once it has seen a later
+/// generation of the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitWriter {
+    /// Unit of the writer.
+    pub unit: UnitId,
+    /// Number of the generation. A start of the unit's actors begins a new one.
+    pub generation: u64,
+}
+
 /// Error: the appending actor was replaced in the meantime. No reader of this run gets the records. If the store has written them,
 /// a reader may get them after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("epoch {epoch} may not append to unit {}: epoch {current} owns it", unit.0)]
+#[error("generation {} may not append to unit {}: generation {current} owns it", writer.generation, writer.unit.0)]
 pub struct Fenced {
-    /// Unit of the append.
-    pub unit: UnitId,
-    /// Epoch of the replaced actor.
-    pub epoch: u64,
-    /// Epoch of the current owner.
+    /// Replaced writer.
+    pub writer: UnitWriter,
+    /// Generation of the current writer.
     pub current: u64,
 }
 

@@ -106,6 +106,7 @@ mod process;
 mod regular_file;
 mod fresh;
 mod secret;
+mod suggestion;
 mod text;
 mod printable;
 mod object;
@@ -150,6 +151,9 @@ mod testing;
 mod crash_simulation;
 #[cfg(test)]
 mod fuzz;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod internals;
 
 pub use crate::list_watch::{
     kube::{AccessError, ClusterAccess},
@@ -161,12 +165,13 @@ pub use config::{
     Batch, Buffer, Config, ConfigErrors, EventType, HandlerOptions, Initial, Mode, OnMissing, OnRemoved,
     ResourceConfig, Retry,
 };
-pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport, TypedLister};
+pub use engine::{Applied, Engine, EngineBuilder, EngineError, EngineHandle, RunningEngine, StopReport};
 pub use handler::{AsyncHandler, Form, HandlerError};
 pub use indexer::index_func::{IndexFunc, IndexNameError};
 pub use journal::{EventName, Record, Sequence, WhenFull};
 pub use lister::{
-    FieldSelector, LabelSelector, Lister, NamespaceLister, Query, ReadError, Selector, SelectorError, Version,
+    FieldSelector, LabelSelector, Lister, NamespaceLister, Query, ReadError, Selector, SelectorError, TypedLister,
+    Version,
 };
 pub use notification::{Event, Notification, Stopped, UnitInfo};
 pub use object::{FieldPath, FieldPathError, KeyError, KeyRef, Object, ObjectKey, ResourceType, ResourceVersion};
@@ -175,22 +180,6 @@ pub use work_queue::{
     Exponential, FastSlow, MaxOf, MaxWait, RateLimiter, Stats, TokenBucket, WorkItem, WorkQueue,
     default_controller_limiter, default_item_limiter,
 };
-
-/// Parts of the engine that the tests and benches of this repository use. They are not part of the API.
-#[cfg(feature = "testing")]
-#[doc(hidden)]
-pub mod internals {
-    macro_rules! reexport {
-        ($($module:ident)*) => { $(pub mod $module { pub use crate::$module::*; })* };
-    }
-    reexport! {
-        build_info histogram trace secret object scope backoff status
-        supervisor discovery list_watch change reflector delta_fifo journal indexer
-        lister rules redact notification cloud_event handler work_queue delivery
-        informer registry subscribe config metrics serve engine simulator
-        bench
-    }
-}
 
 /// The examples of the page for users of the library, run as doc tests.
 #[cfg(doctest)]

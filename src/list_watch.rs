@@ -3,11 +3,11 @@
 //! [`ListWatch`] is a trait so that tests can run the reflector against a scripted source. Only `list_watch/kube.rs`
 //! and [`discovery`](crate::discovery) use the kube client.
 
-pub mod decode;
-pub mod kube;
+pub(crate) mod decode;
+pub(crate) mod kube;
 pub(crate) mod retry;
-pub mod scoped;
-pub mod transform;
+pub(crate) mod scoped;
+pub(crate) mod transform;
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub trait ListWatch: 'static {
 /// Batches of an open watch, in the server's order. A batch holds the events that had arrived, up to a size limit.
 ///
 /// `None` is the normal end of the stream (EOF, even within a document). An `Err` also ends the stream.
-pub type WatchStream = LocalBoxStream<'static, Result<Vec<WatchEvent>, Failure>>;
+pub(crate) type WatchStream = LocalBoxStream<'static, Result<Vec<WatchEvent>, Failure>>;
 
 /// One GET of a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]

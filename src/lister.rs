@@ -3,15 +3,19 @@
 //! Every answer comes from one published version, without a lock. Use [`Lister::snapshot`] for several reads from the
 //! same version. Objects are shared and immutable (I-10).
 
-pub mod selector;
+pub(crate) mod selector;
 #[cfg(test)]
 mod tests;
+pub(crate) mod typed;
 
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-pub use self::selector::{FieldSelector, LabelSelector, Selector, SelectorError};
+pub use self::{
+    selector::{FieldSelector, LabelSelector, Selector, SelectorError},
+    typed::TypedLister,
+};
 use crate::{
     indexer::{
         index_func::{IndexFunc, NAMESPACE_INDEX},

@@ -94,7 +94,7 @@ impl EncodeMetric for Family {
 
 /// Renders all metrics for one scrape. The units of one type share one set of labels. A separate set for each watched namespace
 /// would be too many.
-pub fn render(
+pub(crate) fn render(
     resources: &[UnitView],
     handlers: &[HandlerView],
     journal: &JournalHealth,
@@ -119,7 +119,7 @@ pub fn render(
 
 /// Converts OpenMetrics text to the older Prometheus format (0.0.4). In this format, the name of a counter family ends in `_total`,
 /// like the names of its samples. The format has no type `info`, no unit and no end marker.
-pub fn to_prometheus(open_metrics: &str) -> String {
+pub(crate) fn to_prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {

@@ -7,16 +7,16 @@
 //! Reasons: `docs/decisions/0002-raw-objects.md`.
 
 mod changed_by;
-pub mod codec;
-pub mod difference;
+pub(crate) mod codec;
+pub(crate) mod difference;
 mod field_path;
 mod field_use;
 mod ignored;
 mod keep;
 pub(crate) mod merge_key;
-pub mod packer;
+pub(crate) mod packer;
 pub(crate) mod pod_status;
-pub mod scan;
+pub(crate) mod scan;
 mod shared;
 pub(crate) mod summary;
 
@@ -34,15 +34,16 @@ use self::{
     codec::{Compression, Dictionary},
     shared::{Room, Shared},
 };
-pub use changed_by::ChangedBy;
+pub(crate) use changed_by::ChangedBy;
 pub(crate) use changed_by::NotedParts;
 pub(crate) use field_path::PathStep;
 pub use field_path::{FieldPath, FieldPathError};
 pub(crate) use field_use::FieldUse;
 
-pub use ignored::IgnoredPaths;
-pub use keep::{IGNORE_ANNOTATION, Keep};
-pub use scan::Plucker;
+pub(crate) use ignored::IgnoredPaths;
+pub(crate) use keep::IGNORE_ANNOTATION;
+pub use keep::Keep;
+pub(crate) use scan::Plucker;
 
 /// One resource type of the API server, such as `deployments.v1.apps` in kubectl's syntax.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -47,14 +47,14 @@ const IDENTITY: [&str; 6] = [
 /// Key of all digests, at least 16 bytes. With the same key, the same value at the same path of the same object has the same
 /// digest.
 #[derive(Clone)]
-pub struct Key(Arc<[u8]>);
+pub(crate) struct Key(Arc<[u8]>);
 
 impl Key {
     /// Makes a key.
     ///
     /// # Errors
     /// Fails if the key is too short to be secure.
-    pub fn new(bytes: &[u8]) -> Result<Self, String> {
+    pub(crate) fn new(bytes: &[u8]) -> Result<Self, String> {
         match bytes.len() {
             len @ ..16 => Err(format!("expected a key of at least 16 bytes, found {len}")),
             _ => Ok(Self(bytes.into())),
@@ -62,7 +62,7 @@ impl Key {
     }
 
     /// Returns a value that identifies this key without revealing it.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
         Fingerprint(self.digest("", "the key itself", &Value::Null))
     }
 
@@ -173,14 +173,14 @@ impl Redaction {
 }
 
 /// Returns true if the type is the Secrets of the core group.
-pub fn is_secrets(resource: &ResourceType) -> bool {
+pub(crate) fn is_secrets(resource: &ResourceType) -> bool {
     resource.group.is_empty() && resource.plural == "secrets"
 }
 
 /// Error: an object could not be redacted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to redact: {0}")]
-pub struct RedactError(String);
+pub(crate) struct RedactError(String);
 
 impl RedactError {
     fn new(error: impl fmt::Display) -> Self {
@@ -190,7 +190,7 @@ impl RedactError {
 
 /// Redacts the objects of one type.
 #[derive(Clone, Debug)]
-pub struct Redactor {
+pub(crate) struct Redactor {
     key: Key,
     rules: Arc<[(Rule, Option<Rules>)]>,
     /// Set if the objects are already redacted. Existing digests then remain, and conditions are ignored.
@@ -202,7 +202,7 @@ impl Redactor {
     ///
     /// # Errors
     /// Fails if a condition is invalid.
-    pub fn new(key: Key, rules: &[Rule]) -> Result<Self, RuleError> {
+    pub(crate) fn new(key: Key, rules: &[Rule]) -> Result<Self, RuleError> {
         let ready = |rule: &Rule| {
             let condition = rule.only.as_ref().map(|only| Rules::condition(&only.expression, &only.cluster));
             Ok((rule.clone(), condition.transpose()?))
@@ -214,7 +214,7 @@ impl Redactor {
     /// Returns a redactor for objects that are already redacted, by any rules. Existing digests remain, whatever their
     /// key. Conditions are ignored, because they might read digests: every rule applies.
     #[must_use]
-    pub fn for_redacted(self) -> Self {
+    pub(crate) fn for_redacted(self) -> Self {
         Self { is_for_redacted: true, ..self }
     }
 
@@ -223,7 +223,7 @@ impl Redactor {
     ///
     /// # Errors
     /// Fails if the object is not valid JSON. The caller must then not show the object. The error has a position, but no content.
-    pub fn apply(&self, object: &Object, mut doubt: impl FnMut(&Rule)) -> Result<Option<Object>, RedactError> {
+    pub(crate) fn apply(&self, object: &Object, mut doubt: impl FnMut(&Rule)) -> Result<Option<Object>, RedactError> {
         // All conditions are evaluated before the first change.
         let holds = |(rule, condition): &&(Rule, Option<Rules>)| {
             let Some(condition) = condition.as_ref().filter(|_| !self.is_for_redacted) else { return true };

@@ -15,12 +15,12 @@
 //! `watching.rs` hold one phase each. If a list would delete most known objects, `confirm.rs` requests a second list.
 //! If a watch starts from a saved version, `check.rs` first compares it with the server's version.
 
-pub mod actor;
+pub(crate) mod actor;
 mod check;
 mod confirm;
 mod log;
 mod listing;
-pub mod messages;
+pub(crate) mod messages;
 mod pager;
 mod report;
 pub(crate) mod run;

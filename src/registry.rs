@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Rows of `/v1/resources` without a unit. A key consists of the name of the `[resources.*]` entry, and the pattern or the type.
-pub type WaitingRows = BTreeMap<(String, String), Arc<UnitStatus>>;
+pub(crate) type WaitingRows = BTreeMap<(String, String), Arc<UnitStatus>>;
 
 /// One type with the units that watch it: one unit, or one for each watched namespace.
 #[derive(Debug)]
@@ -218,11 +218,11 @@ impl Registry {
 }
 
 /// Reason for not being ready before discovery.
-pub const UNDISCOVERED: &str = "the resource types of the API server are not known yet";
+pub(crate) const UNDISCOVERED: &str = "the resource types of the API server are not known yet";
 
 /// Returns the reason why the resource of a row of `/v1/resources` is not synced yet. `None` if it is synced, does not exist, or is
 /// not allowed.
-pub fn why_unsynced(view: &UnitView) -> Option<String> {
+pub(crate) fn why_unsynced(view: &UnitView) -> Option<String> {
     let settled = view.synced || matches!(view.state, UnitState::Forbidden | UnitState::Waiting);
     let error = view.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
     (!settled).then(|| format!("not synced, {}{error}", view.state.as_ref()))

@@ -35,7 +35,7 @@ mod when;
 #[path = "rules/none.rs"]
 mod when;
 
-pub use self::limits::RuleLimits;
+pub(crate) use self::limits::RuleLimits;
 pub(crate) use self::limits::cpu_time;
 use self::{
     subject::{Before, Subject},

@@ -4,7 +4,8 @@
 use std::{env, fmt, path::Path, path::PathBuf};
 
 use schemars::{JsonSchema, Schema};
-pub use secrecy::{ExposeSecret, SecretString};
+pub(crate) use secrecy::ExposeSecret;
+pub use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -117,7 +118,7 @@ impl fmt::Debug for PlainOrSecret {
 }
 
 /// Returns a URL without its user and password, and with `***` for the values of its query.
-pub fn printable_url(url: &str) -> String {
+pub(crate) fn printable_url(url: &str) -> String {
     let (base, query) = url.split_once('?').map_or((url, None), |(base, query)| (base, Some(query)));
     let start = base.find("//").map_or(0, |at| at + "//".len());
     let end = base[start..].find('/').map_or(base.len(), |at| start + at);

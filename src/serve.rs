@@ -36,7 +36,7 @@ use tokio::{
     time::sleep,
 };
 
-pub use self::api_error::ApiError;
+pub(crate) use self::api_error::ApiError;
 use self::{auth::Gate, budget::ResponseBudget, listener::Listener, tls::Certificate};
 use crate::{config::Http, delivery::handlers::RunningHandlers, subscribe::hub::Hub};
 
@@ -61,7 +61,7 @@ const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
 /// Everything that a server needs to answer requests.
 #[derive(Clone)]
-pub struct ServeState {
+pub(crate) struct ServeState {
     /// Source of event streams. It also gives access to the watched types and to the journal.
     hub: Arc<Hub>,
     handlers: RunningHandlers,
@@ -78,7 +78,7 @@ pub struct ServeState {
 
 impl ServeState {
     /// Creates the state that all servers of the `[http]` section share.
-    pub fn new(hub: Arc<Hub>, handlers: RunningHandlers, server: &str, http: &Http) -> Self {
+    pub(crate) fn new(hub: Arc<Hub>, handlers: RunningHandlers, server: &str, http: &Http) -> Self {
         Self {
             hub,
             handlers,
@@ -99,21 +99,21 @@ fn max_streams(max_connections: u32) -> usize {
 
 /// Running server; dropping it closes the listener and ends the thread.
 #[derive(Debug)]
-pub struct HttpServer {
+pub(crate) struct HttpServer {
     address: SocketAddr,
     _stop: watch::Sender<bool>,
 }
 
 impl HttpServer {
     /// Returns the address of the listener, with the actual port if port 0 was requested.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
 /// Paths that a server serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surface {
+pub(crate) enum Surface {
     /// Everything, for clients that are accepted (`listen`).
     Full,
     /// Only `/livez /readyz /healthz /metrics`, for every client and without TLS (`probe_listen`).
@@ -124,7 +124,7 @@ pub enum Surface {
 ///
 /// # Errors
 /// Fails if the address cannot be bound, or if the certificate cannot be used.
-pub fn start(address: SocketAddr, surface: Surface, state: ServeState) -> io::Result<HttpServer> {
+pub(crate) fn start(address: SocketAddr, surface: Surface, state: ServeState) -> io::Result<HttpServer> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     bound_unsent(&listener);

@@ -50,19 +50,22 @@ use educe::Educe;
 
 use crate::mutex::lock;
 
-pub use crate::serve::ApiError;
+pub(crate) use crate::serve::ApiError;
 #[cfg(any(test, feature = "testing"))]
-pub use faults::{Faults, ServerFault, StreamFault, Times};
+pub(crate) use faults::Faults;
+#[cfg(any(test, feature = "testing"))]
+pub use faults::{ServerFault, StreamFault, Times};
 pub use patch::strategic_merge;
 pub use random::Random;
 #[cfg(any(test, feature = "testing"))]
 pub use rights::Area;
 pub(crate) use server::{Call, Front, WatchTimer, list_head, push_bookmark, push_event};
 pub use server::{RequestKind, SeenRequest};
-pub use shared::{Backup, SharedStore};
-pub use store::{Deletion, HistoryLimits, RawObject, Stored};
+pub(crate) use shared::SharedStore;
+pub use store::{HistoryLimits, RawObject};
+pub(crate) use workload::News;
 pub(crate) use workload::{APPS, POD, RUNNING, WEBSITE, with_plain_values};
-pub use workload::{News, Running, Sizes, Workload, bench_type};
+pub use workload::{Running, Sizes, Workload, bench_type};
 
 /// Server behaviour for `sendInitialEvents` on watches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

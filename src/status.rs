@@ -91,7 +91,7 @@ pub struct UnitView {
     pub kind: String,
     /// `pods`; while the type is unknown, the configured pattern.
     pub plural: String,
-    /// State of the unit.
+    /// State of the unit. In the stored view, it is the state of the unit's reflector; see [`UnitView::supervised`].
     pub state: UnitState,
     /// Explanation of the state, and advice. Set for `waiting` and `forbidden`. Also set for `listing` while a second list confirms
     /// the first one, or while the server's version is checked.
@@ -136,6 +136,9 @@ pub struct UnitView {
     /// Age of the oldest delta that is not yet applied, in seconds; 0 if there is none.
     #[serde(rename = "lagSeconds")]
     pub lag_seconds: f64,
+    /// State of the unit's actors, which hides the one of the reflector in [`UnitStatus::view`]; `None` while they run.
+    #[serde(skip)]
+    pub supervised: Option<UnitState>,
     /// Set if the unit was restarted too often; [`UnitStatus::view`] then sets `state` to `degraded`.
     #[serde(skip)]
     pub degraded: bool,
@@ -237,6 +240,7 @@ impl UnitStatus {
         view.lag_seconds = view.waiting_since.map_or(0.0, seconds_since);
         view.last_activity_seconds = view.last_activity.map(seconds_since);
         view.redact_errors = self.redact_errors.load(Ordering::Relaxed);
+        view.state = view.supervised.unwrap_or(view.state);
         if view.degraded {
             view.state = UnitState::Degraded;
         }

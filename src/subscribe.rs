@@ -16,18 +16,18 @@
 //! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a
 //! subscriber, nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
 
-pub mod cursor;
+pub(crate) mod cursor;
 mod fair_queue;
 mod feed;
-pub mod filter;
-pub mod frame;
-pub mod gap;
-pub mod hub;
-pub mod judge;
-pub mod query;
-pub mod replay;
-pub mod ring;
-pub mod subscriber;
+pub(crate) mod filter;
+pub(crate) mod frame;
+pub(crate) mod gap;
+pub(crate) mod hub;
+pub(crate) mod judge;
+pub(crate) mod query;
+pub(crate) mod replay;
+pub(crate) mod ring;
+pub(crate) mod subscriber;
 
 use std::time::Duration;
 

@@ -13,9 +13,9 @@
 //!
 //! Reasons: `docs/decisions/0009-own-supervision.md`.
 
-pub mod arbiters;
+pub(crate) mod arbiters;
 pub(crate) mod child;
-pub mod fault;
+pub(crate) mod fault;
 #[cfg(test)]
 mod model_tests;
 mod policy;
@@ -168,6 +168,8 @@ enum Phase {
         actor: Option<ActorIndex>,
         cause: Exit,
         abandon_at: Duration,
+        /// Set once [`Supervisor::take_failure`] has returned this failure.
+        is_told: bool,
     },
     Stopping {
         abandon_at: Duration,
@@ -217,23 +219,28 @@ impl Supervisor {
         self.generation
     }
 
-    /// Writes the number of restarts and the state into the view of the unit. `actors` are the names of the unit's actors. If the
-    /// view did not show the backoff yet, returns the next restart and its cause.
-    pub(crate) fn show(&self, view: &mut UnitView, actors: &[&str], now: Duration) -> Option<(Restart, &Exit)> {
+    /// Writes the number of restarts, and a state that hides the one of the reflector, into the view of the unit.
+    pub(crate) fn show(&self, view: &mut UnitView) {
         view.restarts = self.restarts;
         view.degraded = self.policy.is_degraded() && !matches!(self.phase, Phase::Stopped);
-        match &self.phase {
-            Phase::BackingOff { attempt, until, actor, cause, .. } if view.state != UnitState::BackingOff => {
-                view.state = UnitState::BackingOff;
-                if *cause == Exit::Hung {
-                    view.last_error = Some(format!("{} hung", actor.map_or("start", |actor| actors[actor])));
-                }
-                return Some((Restart { attempt: *attempt, delay: until.saturating_sub(now) }, cause));
+        view.supervised = match self.phase {
+            Phase::Stopped => Some(UnitState::Stopped),
+            Phase::BackingOff { .. } => Some(UnitState::BackingOff),
+            Phase::Starting { .. } if self.restarts > 0 => Some(UnitState::BackingOff),
+            Phase::Starting { .. } | Phase::Running | Phase::Stopping { .. } => None,
+        };
+    }
+
+    /// Returns the failure that the unit restarts after, once for each failure: the next restart, the actor that failed, and the
+    /// cause. The actor is `None` if the start hung.
+    pub(crate) fn take_failure(&mut self, now: Duration) -> Option<(Restart, Option<ActorIndex>, &Exit)> {
+        match &mut self.phase {
+            Phase::BackingOff { attempt, until, actor, cause, is_told, .. } if !*is_told => {
+                *is_told = true;
+                Some((Restart { attempt: *attempt, delay: until.saturating_sub(now) }, *actor, cause))
             }
-            Phase::Stopped => view.state = UnitState::Stopped,
-            _ => {}
+            _ => None,
         }
-        None
     }
 
     fn boot(&mut self, now: Duration) -> Decision {
@@ -276,7 +283,7 @@ impl Supervisor {
     fn fail(&mut self, actor: Option<ActorIndex>, cause: Exit, now: Duration, jitter: f64) -> Decision {
         let Restart { attempt, delay } = self.policy.failed(now, jitter);
         let (until, abandon_at) = (now.saturating_add(delay), now.saturating_add(STOP_TIMEOUT));
-        self.phase = Phase::BackingOff { attempt, until, actor, cause, abandon_at };
+        self.phase = Phase::BackingOff { attempt, until, actor, cause, abandon_at, is_told: false };
         Decision::Stop(self.generation)
     }
 

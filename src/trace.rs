@@ -15,7 +15,7 @@ mod otlp;
 #[path = "trace/none.rs"]
 mod otlp;
 
-pub use otlp::Exporter;
+pub(crate) use otlp::Exporter;
 pub(crate) use otlp::{Span, is_on};
 
 /// Starts to record spans of all engines in this process, and sends them in the background. `endpoint` is an `http` or `https` URL
@@ -25,7 +25,7 @@ pub(crate) use otlp::{Span, is_on};
 ///
 /// # Errors
 /// Fails with a message if the exporter cannot be created.
-pub fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, String> {
+pub(crate) fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, String> {
     otlp::start(endpoint, cluster).map_err(|reason| format!("failed to start sending spans to {endpoint}: {reason}"))
 }
 

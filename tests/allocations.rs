@@ -107,7 +107,8 @@ impl Stages {
         lap(&mut mark);
 
         let now = Timestamp::UNIX_EPOCH;
-        let ticket = self.journal.append(UNIT, 0, &transaction.changes, &Reached::default(), now).expect("it is taken");
+        let ticket =
+            self.journal.append(UNIT.writer(0), &transaction.changes, &Reached::default(), now).expect("it is taken");
         self.journal.release(ticket);
         let read = self.journal.read(self.reader, BATCH, usize::MAX);
         assert_eq!(read.len(), BATCH);

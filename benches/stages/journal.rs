@@ -33,7 +33,8 @@ fn reader(journal: &Journal) -> ReaderId {
 }
 
 fn append(journal: &Journal, changes: &[Change]) {
-    let ticket = journal.append(UNIT, 0, changes, &Reached::default(), Timestamp::UNIX_EPOCH).expect("it is in memory");
+    let ticket =
+        journal.append(UNIT.writer(0), changes, &Reached::default(), Timestamp::UNIX_EPOCH).expect("it is in memory");
     journal.release(ticket);
 }
 

@@ -121,7 +121,8 @@ fn updates(shape: Shape) -> Vec<Change> {
 /// Appends a batch; returns the time that all readers take to read it.
 #[expect(clippy::disallowed_methods, reason = "a bench measures")]
 fn read(journal: &Journal, readers: &[ReaderId], row: &Row, batch: &[Change]) -> Duration {
-    let ticket = journal.append(UNIT, 0, batch, &Reached::default(), Timestamp::UNIX_EPOCH).expect("it is in memory");
+    let ticket =
+        journal.append(UNIT.writer(0), batch, &Reached::default(), Timestamp::UNIX_EPOCH).expect("it is in memory");
     journal.release(ticket);
     let begin = Instant::now();
     for reader in readers {

@@ -100,7 +100,7 @@ pub fn bars(title: &str, panels: &[Panel]) -> String {
 }
 
 /// Draws CPU per event, cached size relative to the received size, latency and reads, for each element of `measured`.
-pub fn svg(measured: &[Measured], machine: &Machine) -> String {
+pub(crate) fn svg(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
     let panel = |title: &str, note: &str, row: fn(&Measured) -> Option<(Lengths, String)>| {
         let bars = |of: &Measured| row(of).map(|(bars, label)| Bars { name: of.name.clone(), bars, label });

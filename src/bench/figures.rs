@@ -6,7 +6,7 @@ use super::orders::{EventsCost, Stamp, Synced};
 
 /// Results of one run: one engine, from its start to its end. A value that was not measured is 0.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Run {
+pub(crate) struct Run {
     /// Average JSON size of an object as the server sends it, in bytes.
     pub object_bytes: u64,
     /// Cost of the first sync.
@@ -28,7 +28,7 @@ pub struct Run {
 
 /// Latency of single changes from the server's socket to the handler; nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Median.
     pub p50: u64,
     /// 90th percentile.
@@ -43,7 +43,7 @@ pub struct Latency {
 
 impl Latency {
     /// Computes the latencies of the changes that are both in `sent` and in `arrived`. A change has the same version in both lists.
-    pub fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Self {
+    pub(crate) fn of(sent: &[Stamp], mut arrived: Vec<Stamp>) -> Self {
         arrived.sort_unstable();
         let took = sent.iter().filter_map(|(version, at)| {
             let found = arrived.binary_search_by_key(version, |(version, _)| *version).ok()?;
@@ -111,7 +111,7 @@ pub(super) fn float(value: u64) -> f64 {
 }
 
 /// Returns a rate per second.
-pub fn per_second(count: u64, nanos: u64) -> f64 {
+pub(crate) fn per_second(count: u64, nanos: u64) -> f64 {
     float(count) * 1e9 / float(nanos)
 }
 
@@ -192,7 +192,7 @@ pub const FIGURES: [Figure; 30] = [
 
 /// One figure, summarized over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// Median of the runs.
     pub median: f64,
     /// Smallest value.

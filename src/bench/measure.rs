@@ -8,7 +8,7 @@ pub use crate::process::cpu;
 use crate::process::{bytes_in, clock};
 
 /// Returns a monotonic time in nanoseconds, comparable between processes until the machine restarts.
-pub fn monotonic() -> u64 {
+pub(crate) fn monotonic() -> u64 {
     clock(ClockId::Monotonic)
 }
 
@@ -18,7 +18,7 @@ pub fn resident() -> u64 {
 }
 
 /// Returns the peak resident memory of this process in bytes; 0 if unknown.
-pub fn resident_peak() -> u64 {
+pub(crate) fn resident_peak() -> u64 {
     bytes_in("/proc/self/status", "VmHWM:")
 }
 

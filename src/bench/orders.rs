@@ -24,12 +24,12 @@ pub struct EngineOptions {
 }
 
 /// A version, and a time of [`monotonic`](super::measure::monotonic).
-pub type Stamp = (u64, u64);
+pub(crate) type Stamp = (u64, u64);
 
 /// Order to the synced engine. Each result is sent as an [`EngineAnswer::Done`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum EngineOrder {
+pub(crate) enum EngineOrder {
     /// Measures until the handler has seen this version. The engine answers twice: with an empty result when the measurement
     /// starts, and with [`EventsCost`] when it ends.
     Reach(u64),
@@ -48,7 +48,7 @@ pub enum EngineOrder {
 /// Answer of the engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum EngineAnswer {
+pub(crate) enum EngineAnswer {
     /// Progress of the sync or of an [`EngineOrder`].
     Progress {
         /// Objects received by the sync, or events since the order.

@@ -8,11 +8,11 @@ use super::{
 };
 
 /// Version of the `--json` document. It increases when a field is removed or changes its meaning.
-pub const DOCUMENT_VERSION: u32 = 2;
+pub(crate) const DOCUMENT_VERSION: u32 = 2;
 
 /// All runs that measured the same shape of objects, or the same type of a live cluster.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Name in documents: a shape, or a resource of a server.
     pub name: String,
     /// Displayed name.
@@ -23,7 +23,7 @@ pub struct Measured {
 
 impl Measured {
     /// Summarizes one figure over the runs; `None` if no run measured it.
-    pub fn summary(&self, figure: &Figure) -> Option<Summary> {
+    pub(crate) fn summary(&self, figure: &Figure) -> Option<Summary> {
         let mut values: Vec<f64> = self.runs.iter().filter_map(|run| figure.value(run)).collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -36,7 +36,7 @@ impl Measured {
 
 /// Returns a table with a line per figure and a column per [`Measured`]. If there are several runs, a cell has the median and the
 /// range.
-pub fn table(measured: &[Measured]) -> String {
+pub(crate) fn table(measured: &[Measured]) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(measured.iter().map(|of| of.name.clone()));
     for figure in &FIGURES {
@@ -74,7 +74,7 @@ fn align(rows: &[Vec<String>]) -> String {
 }
 
 /// Writes a count with thousands separators.
-pub fn grouped(count: u64) -> String {
+pub(crate) fn grouped(count: u64) -> String {
     number(float(count), 0)
 }
 
@@ -94,7 +94,7 @@ pub fn number(value: f64, decimals: usize) -> String {
 }
 
 /// Returns the JSON document: machine, options, and each figure with its median and range.
-pub fn document(measured: &[Measured], machine: &Machine, options: &Value) -> Value {
+pub(crate) fn document(measured: &[Measured], machine: &Machine, options: &Value) -> Value {
     let results: Vec<Value> = measured
         .iter()
         .map(|of| {
@@ -114,7 +114,7 @@ pub fn document(measured: &[Measured], machine: &Machine, options: &Value) -> Va
 }
 
 /// Returns the heading: the machine, and a line per kind.
-pub fn heading(measured: &[Measured], machine: &Machine) -> String {
+pub(crate) fn heading(measured: &[Measured], machine: &Machine) -> String {
     let model = if machine.model.is_empty() { &machine.arch } else { &machine.model };
     let if_any = |is_any: bool, text: String| if is_any { text } else { String::new() };
     let memory = format!(", {} GB of memory", machine.memory_bytes.div_ceil(1 << 30));

@@ -255,12 +255,16 @@ impl EngineClient {
     }
 }
 
-/// Returns the text of an error response: the message of a `Status`, else the body.
+/// Returns the text of an error response: the message of a `Status`, else the body unless it is a page for a browser.
 pub(crate) fn message(code: u16, body: &[u8]) -> String {
     let status: Option<Value> = serde_json::from_slice(body).ok();
+    let text = String::from_utf8_lossy(body);
     match status.as_ref().and_then(|status| status["message"].as_str()) {
         Some(message) => message.to_owned(),
-        None => format!("HTTP {code}: {}", String::from_utf8_lossy(body).trim()),
+        None if text.trim_start().starts_with('<') => {
+            format!("HTTP {code} with an HTML page: is that a deltabus engine?")
+        }
+        None => format!("HTTP {code}: {}", text.trim()),
     }
 }
 
@@ -283,6 +287,14 @@ mod tests {
         ] {
             assert_eq!(is_private(url), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn answer_of_another_server_is_explained() {
+        assert_eq!(message(404, br#"{"kind": "Status", "message": "pods \"a\" not found"}"#), "pods \"a\" not found");
+        assert_eq!(message(502, b"bad gateway\n"), "HTTP 502: bad gateway");
+        let page = b"\n<!DOCTYPE HTML><html><body>File not found</body></html>";
+        assert_eq!(message(404, page), "HTTP 404 with an HTML page: is that a deltabus engine?");
     }
 
     #[test]

@@ -165,7 +165,9 @@ pub(super) fn has_rule_errors(row: &Value) -> bool {
 
 pub(super) fn last_error(row: &Value) -> String {
     let ago = row["lastErrorAgeSeconds"].as_f64().map(|age| format!("{age:.0}s ago: ")).unwrap_or_default();
-    format!("{ago}{}", text(&row["lastError"]))
+    let next =
+        row["nextAttemptSeconds"].as_f64().map(|left| format!("; next attempt in {left:.0}s")).unwrap_or_default();
+    format!("{ago}{}{next}", text(&row["lastError"]))
 }
 
 pub(super) fn seconds(value: &Value) -> String {
@@ -191,6 +193,7 @@ mod tests {
         json!({"name": "deploy_hook", "type": "webhook", "state": "retrying", "rateLimited": true, "queued": 12_345,
             "inFlight": 8, "delivered": 3_456_789, "retried": 4, "dropped": 0, "filtered": 5, "position": 77,
             "oldestUndeliveredAgeSeconds": 1.26, "lastError": "503\nmore", "lastErrorAgeSeconds": 7.9,
+            "nextAttemptSeconds": 12.2,
             "ruleErrors": 0, "lastRuleError": null})
     }
 
@@ -201,9 +204,9 @@ mod tests {
             assert_eq!(rows.len(), 2);
             rows.remove(1).join(" | ")
         };
-        let expected = "deploy_hook | webhook | retrying | 12345 | 3456789 | 0 | 1.3s | 8s ago: 503; rate limited";
+        let expected = "deploy_hook | webhook | retrying | 12345 | 3456789 | 0 | 1.3s | 8s ago: 503; next attempt in 12s; rate limited";
         assert_eq!(shown(HandlersOutput::Table), expected);
-        let expected = "deploy_hook | webhook | retrying | 12345 | 8 | 3456789 | 4 | 0 | 5 | 77 | 1.3s | 8s ago: 503; rate limited";
+        let expected = "deploy_hook | webhook | retrying | 12345 | 8 | 3456789 | 4 | 0 | 5 | 77 | 1.3s | 8s ago: 503; next attempt in 12s; rate limited";
         assert_eq!(shown(HandlersOutput::Wide), expected);
     }
 

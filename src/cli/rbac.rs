@@ -112,13 +112,15 @@ impl Grants {
                     Pattern::Group(group) => group,
                     Pattern::Custom | Pattern::Type { .. } => continue,
                 };
-                grants.add_in(extent.places(entry, true), group, "*", entry.object_name().as_deref());
+                let (places, are_searched) = extent.places(entry, true);
+                grants.add_in(places, are_searched, group, "*", entry.object_name().as_deref());
             }
         }
         for owned in &selection.owned {
             if let Some(entry) = config.resources.get(&owned.entry) {
                 let ResourceType { group, plural, namespaced, .. } = &owned.resource;
-                grants.add_in(extent.places(entry, *namespaced), group, plural, entry.object_name().as_deref());
+                let (places, are_searched) = extent.places(entry, *namespaced);
+                grants.add_in(places, are_searched, group, plural, entry.object_name().as_deref());
             }
         }
         // The engine itself watches CRDs to notice added and removed types. It watches namespaces for their labels.
@@ -140,7 +142,7 @@ impl Grants {
     /// Grants the right to list and watch a type in `places`. The plural `*` means all types of the group. If `are_searched` is
     /// set, also grants the right to list and watch namespaces. The API server applies a right on `name` to requests whose field
     /// selector has this name.
-    fn add_in(&mut self, (places, are_searched): (Vec<Place>, bool), group: &str, plural: &str, name: Option<&str>) {
+    fn add_in(&mut self, places: Vec<Place>, are_searched: bool, group: &str, plural: &str, name: Option<&str>) {
         if are_searched {
             self.add(None, "", "namespaces", None);
         }

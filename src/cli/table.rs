@@ -88,7 +88,7 @@ pub(crate) async fn draw(registry: Arc<Registry>, recent: Recent, news: News, fo
                 size = now;
             }
             (frame.news, frame.events) = (news.latest(), recent.newest());
-            drawing.set_message(frame.text(&history.rows(), size));
+            drawing.set_message(frame.text(&history.rows(), size.0, size.1));
         }
         let pause = if frame.synced.is_none() { LOOK } else { next.saturating_duration_since(Instant::now()) };
         sleep(pause).await;
@@ -172,7 +172,7 @@ struct Frame {
 
 impl Frame {
     /// Renders the frame within this number of columns and lines.
-    fn text(&self, rows: &[Row<'_>], (columns, lines): (usize, usize)) -> String {
+    fn text(&self, rows: &[Row<'_>], columns: usize, lines: usize) -> String {
         let style = |style: Style| if self.colours { style } else { Style::new() };
         let (bold, dim) = (style(Style::new().bold()), style(Style::new().dimmed()));
         let paint = |style: Style, text: &str| format!("{style}{text}{style:#}");
@@ -283,7 +283,7 @@ mod tests {
         for columns in [20, 40, 80, 200] {
             for lines in [8, 12, 16, 24, 40, 100] {
                 for types in [1, 5, 31, 300] {
-                    let text = frame(&footer, true).text(&history(types).rows(), (columns, lines));
+                    let text = frame(&footer, true).text(&history(types).rows(), columns, lines);
                     let drawn: Vec<_> = text.lines().collect();
                     let plain = console::strip_ansi_codes(&text).into_owned();
                     let widest = plain.lines().map(|line| line.chars().count()).max().unwrap();
@@ -304,7 +304,7 @@ mod tests {
             let views = (0..30).map(|number| view(&format!("kind{number:02}s"), updated(number), UnitState::Watching));
             history.push(views.collect());
         }
-        let text = frame(&[], false).text(&history.rows(), (80, 24));
+        let text = frame(&[], false).text(&history.rows(), 80, 24);
         let rows: Vec<_> = text.lines().filter(|line| line.starts_with("kind")).collect();
         assert!(rows[0].starts_with("kind25s") && rows[0].ends_with(" 40.0"), "{text}");
         assert!(rows[1].starts_with("kind03s"), "{text}");

@@ -8,9 +8,10 @@ use std::{
 };
 
 use crate::{
-    config::{self, CheckedConfig, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
+    config::{CheckedConfig, ConfigErrors, Finding, Loaded, OnMissing, ResourceConfig, TypePattern, ValueOrigin},
     discovery::{self, Conflict, Owned, Resolution, Selection, Unmatched},
     object::ResourceType,
+    suggestion::nearest,
 };
 use clap::Args;
 use serde_json::json;
@@ -281,7 +282,7 @@ impl Verdict {
         for (name, entry) in narrowed {
             for (place, pattern, is_name) in entry.namespaces.without_match(&there) {
                 let is_exclude = entry.namespaces.patterns()[place].starts_with('!');
-                let meant = config::nearest(pattern, there.iter().map(String::as_str));
+                let meant = nearest(pattern, there.iter().map(String::as_str));
                 let meant = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
                 let effect = if is_exclude { "nothing is left out" } else { "it is watched once it exists" };
                 let (findings, message) = if is_name {

@@ -130,7 +130,7 @@ impl Encoder {
 
 /// Encodes an attribute as a header value. Percent-encodes `"`, `%`, blanks and everything that is not printable ASCII
 /// (`CloudEvents` 1.0.2, HTTP protocol binding, 3.1.3.2; other bindings refer to it).
-pub fn header_value(value: &str) -> String {
+pub(crate) fn header_value(value: &str) -> String {
     const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
     Cow::from(utf8_percent_encode(value, ENCODED)).into_owned()
 }

@@ -38,7 +38,7 @@ use crate::{
 
 /// Variables of a template. `object`, `old` and `changed_by` are `none` if the event has no such value. `changes` is empty if
 /// `old` or `object` is `none`.
-pub const VARIABLES: [&str; 10] =
+pub(crate) const VARIABLES: [&str; 10] =
     ["object", "old", "type", "cause", "changes", "changed_by", "cluster", "id", "subject", "time"];
 
 /// Name of the template in its environment.

@@ -3,12 +3,13 @@
 
 use strum::VariantNames as _;
 
-use super::{DataFormat, EventType, HandlerConfig, error::suggestion, report::Section};
+use super::{DataFormat, EventType, HandlerConfig, report::Section};
 use crate::{
     change::Cause,
     cloud_event::template::Template,
     object::{ChangedBy, FieldUse, PathStep},
     rules::{Rules, RulesOptions},
+    suggestion::suggestion,
 };
 
 /// Fields of a change in the variable `changes` of a template.

@@ -2,17 +2,14 @@
 
 use serde::de::IgnoredAny;
 
-use super::{
-    DataFormat, EventType, HandlerConfig, SinkConfig,
-    error::{quoted, suggestion},
-    report::Section,
-};
+use super::{DataFormat, EventType, HandlerConfig, SinkConfig, report::Section};
 use crate::{
     cloud_event::{
         error::{TemplateError, TemplateErrorKind},
         template::{Template, VARIABLES},
     },
     journal::ChangeKind,
+    suggestion::{quoted, suggestion},
 };
 
 impl HandlerConfig {

@@ -3,11 +3,11 @@
 use std::{collections::HashSet, fmt::Display};
 
 use super::{
-    error::{Finding, LISTED_MAX, suggestion},
+    error::{Finding, LISTED_MAX},
     key_path::KeyPath,
     layers::Positions,
 };
-use crate::handler::client_tls::ClientTls;
+use crate::{handler::client_tls::ClientTls, suggestion::suggestion};
 
 /// Errors and warnings of a configuration, with the origins of its values.
 #[derive(Default)]

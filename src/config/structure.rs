@@ -7,13 +7,14 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{
-    error::{Finding, ValueOrigin, nearest, quoted, suggestion},
+    error::{Finding, ValueOrigin},
     key_path::KeyPath,
     report::Report,
     schema::NAME_PATTERN,
     secret::MASK,
     text::{self, Format},
 };
+use crate::suggestion::{nearest, quoted, suggestion};
 
 /// Checks the tree, and cuts out the wrong parts.
 pub(crate) fn check(schema: &Value, tree: &mut Map<String, Value>, report: &mut Report) {
@@ -32,16 +33,16 @@ struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     fn at_value(&mut self, path: &KeyPath, message: String) -> bool {
-        let place = self.report.positions.of_value(path);
-        self.error(place, message)
+        let (key, origin) = self.report.positions.of_value(path);
+        self.error(key, origin, message)
     }
 
     fn at_key(&mut self, path: &KeyPath, message: String) -> bool {
-        let place = self.report.positions.of_key(path);
-        self.error(place, message)
+        let (key, origin) = self.report.positions.of_key(path);
+        self.error(key, origin, message)
     }
 
-    fn error(&mut self, (key, origin): (KeyPath, ValueOrigin), message: String) -> bool {
+    fn error(&mut self, key: KeyPath, origin: ValueOrigin, message: String) -> bool {
         self.report.errors.push(Finding::new(origin, key.to_string(), message));
         self.report.reported.insert(key);
         false
@@ -340,7 +341,8 @@ fn expected(schema: &Value) -> String {
         _ => match schema["properties"].as_object() {
             Some(choices) if schema["maxProperties"] == 1 => {
                 let text = if is_plain_or_secret(schema) { "a string, or " } else { "" };
-                format!("{text}a table with one of {}", quoted(choices.keys().map(String::as_str)))
+                let example = if choices.contains_key("env") { ", such as { env = \"NAME\" }" } else { "" };
+                format!("{text}a table with one of {}{example}", quoted(choices.keys().map(String::as_str)))
             }
             _ => "a table".to_owned(),
         },

@@ -106,7 +106,8 @@ impl Consumer {
     /// Executes the requested action. If there is none, advances a random call by one effect.
     pub(super) fn advance(
         &mut self,
-        (sink, around): (&mut Sink, &Surroundings<'_>),
+        sink: &mut Sink,
+        around: &Surroundings<'_>,
         health: Health,
         now: Duration,
         random: &mut Random,

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::{Hits, configuration::Shape, site::Site};
 use crate::{
     delta_fifo::{DeltaFifo, QueueOrder},
-    engine::reconcile::{First, RunningSpec},
+    engine::plan::reconcile::{First, RunningSpec},
     indexer::{
         Absence, FirstList, Indexer, IndexerOptions, Transaction,
         store::{EvmapStore, Meta, ReadStore as _},
@@ -40,7 +40,7 @@ pub(super) struct Unit {
     pub(super) run: Option<Run>,
     /// Set if the unit is from an earlier run, and was not started in this one.
     pub(super) saved: bool,
-    pub(super) epoch: u64,
+    pub(super) generation: u64,
     /// Set to print the unit's inputs.
     pub(super) traces: bool,
     config: ReflectorConfig,
@@ -86,7 +86,7 @@ impl Unit {
             first,
             run: None,
             saved: false,
-            epoch: 0,
+            generation: 0,
             traces: false,
             config,
             reflector: Reflector::new(config, ReflectorStart::Fresh(ResourceVersion::unset())),
@@ -135,7 +135,7 @@ impl Unit {
     /// Starts the stages from the published cache, as at each start of a unit.
     pub(super) fn launch(&mut self) {
         self.run = Some(Run::Running);
-        self.epoch += 1;
+        self.generation += 1;
         let meta = self.indexer.store().meta().clone();
         let synced = meta.synced;
         let start = reflector_start(meta, &self.absence);

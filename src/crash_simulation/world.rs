@@ -35,7 +35,7 @@ use crate::{
         schedule::{DeliveryOrder, EventLoad, ScheduleOptions},
         table::{Route, RouteTable, UnitOptions},
     },
-    engine::reconcile::Occasion,
+    engine::plan::reconcile::Occasion,
     indexer::siblings::Siblings,
     journal::{
         Attachment, Bounds, ChangeSet, Fsync, ReaderId, ReaderOptions, Record, Sequence, UnitId, WhenFull,

@@ -47,11 +47,11 @@ impl Retry {
 }
 
 /// Result of an attempt or of closing a sink. `Ok` means that all events of the attempt were delivered.
-pub type AttemptOutcome = Result<(), AttemptError>;
+pub(crate) type AttemptOutcome = Result<(), AttemptError>;
 
 /// Reason why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AttemptError {
+pub(crate) enum AttemptError {
     /// Error of the handler, or no answer in time.
     #[error(transparent)]
     Failed(#[from] HandlerError),
@@ -62,7 +62,7 @@ pub enum AttemptError {
 
 /// Reason for giving up events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GiveUp {
+pub(crate) enum GiveUp {
     /// Failures for longer than `give_up_after`, with the last error.
     #[error("gave up retrying: {0}")]
     Expired(String),
@@ -82,7 +82,7 @@ const PANICS_MAX: u32 = 3;
 
 /// Next step of a batch. Ranges are relative to the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AttemptStep {
+pub(crate) enum AttemptStep {
     /// Deliver these events in this form, but not before `Attempts::not_before`. Then call [`Attempts::finished`].
     Attempt(Range<usize>, Form),
     /// Send these events to the dead letter, or log and count them as dropped. Then call [`Attempts::advance`].
@@ -99,7 +99,7 @@ pub enum AttemptStep {
 /// After a rejection, a panic or `TooLarge`, the next attempt has only half of the events, down to one event. Only this one event
 /// is given up. Before an event is given up as too large, all smaller forms are tried.
 #[derive(Clone, Debug)]
-pub struct Attempts {
+pub(crate) struct Attempts {
     policy: Retry,
     len: usize,
     /// Smallest form that the sink accepts.
@@ -118,7 +118,7 @@ pub struct Attempts {
 
 impl Attempts {
     /// Makes the state of a batch of `len` events. `smallest` is the smallest form that the sink accepts.
-    pub fn new(policy: Retry, len: usize, smallest: Form) -> Self {
+    pub(crate) fn new(policy: Retry, len: usize, smallest: Form) -> Self {
         let (range, form, step, not_before) = (0..0, Form::Whole, AttemptStep::Done, Duration::ZERO);
         let (failures, panics, failing_since) = (0, 0, None);
         let mut attempts =
@@ -128,7 +128,7 @@ impl Attempts {
     }
 
     /// Records the result of an attempt; `now` is any monotonic time, `random` is in [0, 1).
-    pub fn finished(&mut self, outcome: AttemptOutcome, now: Duration, random: f64) {
+    pub(crate) fn finished(&mut self, outcome: AttemptOutcome, now: Duration, random: f64) {
         let Err(error) = outcome else { return self.advance() };
         self.step = match error {
             AttemptError::Failed(HandlerError::Failed(error) | HandlerError::Busy { reason: error, .. }) => {
@@ -179,7 +179,7 @@ impl Attempts {
     }
 
     /// Continues with the next events of the batch. Call this after the current events were delivered or given up.
-    pub fn advance(&mut self) {
+    pub(crate) fn advance(&mut self) {
         self.range = self.range.end..self.len;
         (self.form, self.failures, self.panics, self.failing_since) = (Form::Whole, 0, 0, None);
         self.step = if self.range.is_empty() { AttemptStep::Done } else { self.attempt() };

@@ -28,7 +28,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// Options of a handler's core.
 #[derive(Clone, Copy, Debug)]
-pub struct CoreOptions {
+pub(crate) struct CoreOptions {
     /// Order and size of batches.
     pub schedule: ScheduleOptions,
     /// Retries of failed attempts.
@@ -43,7 +43,7 @@ pub struct CoreOptions {
 
 /// Instruction to the actor.
 #[derive(Clone, Debug)]
-pub enum HandlerAction {
+pub(crate) enum HandlerAction {
     /// Send these events to the sink; then call [`HandlerCore::finished`].
     Send(DeliveryId, Notification, Form),
     /// Cancel all running attempts.
@@ -61,7 +61,7 @@ pub enum HandlerAction {
 
 /// Request of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandlerOrder {
+pub(crate) enum HandlerOrder {
     /// Deliver events as they arrive.
     Run,
     /// Deliver the waiting events, then close.
@@ -77,7 +77,7 @@ pub enum HandlerOrder {
 
 /// Failed attempt, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailedAttempt {
+pub(crate) struct FailedAttempt {
     /// Number of failed attempts of the batch in a row, including this one.
     pub attempt: u32,
     /// Delay before the next attempt; `None` if no attempt follows.
@@ -86,7 +86,7 @@ pub struct FailedAttempt {
 
 /// State of a core, for the handler's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CoreView {
+pub(crate) struct CoreView {
     /// Deliveries in progress, including those that wait for a retry.
     pub in_flight: usize,
     /// Set while a delivery waits for the rate limit, or for a delay that the sink asked for.
@@ -95,6 +95,8 @@ pub struct CoreView {
     pub is_failing: bool,
     /// Start of the oldest running attempt; `None` if no attempt is running.
     pub oldest_attempt: Option<Duration>,
+    /// Earliest time of the next attempt of a failed delivery; `None` if none waits for it, or the handler is paused.
+    pub next_attempt: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -122,7 +124,7 @@ impl OngoingDelivery {
 /// events that other handlers gave up. Such events and the handler's own events take turns.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts")]
-pub struct HandlerCore {
+pub(crate) struct HandlerCore {
     options: CoreOptions,
     schedule: Schedule<Event>,
     pace: Pace,
@@ -140,7 +142,7 @@ pub struct HandlerCore {
 
 impl HandlerCore {
     /// Makes the core of a new handler.
-    pub fn new(options: CoreOptions) -> Self {
+    pub(crate) fn new(options: CoreOptions) -> Self {
         Self {
             options,
             schedule: Schedule::new(options.schedule),
@@ -157,7 +159,7 @@ impl HandlerCore {
 
     /// Sets the engine's request. [`HandlerOrder::Drain`] counts as [`HandlerOrder::Close`] from its time `until` on, and while the
     /// handler is paused.
-    pub fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
+    pub(crate) fn order(&mut self, order: HandlerOrder, is_paused: bool, now: Duration) {
         let order = match order {
             HandlerOrder::Drain { close_by, .. } if is_paused => HandlerOrder::Close(match self.order {
                 HandlerOrder::Close(earlier) => earlier.min(close_by),
@@ -173,13 +175,13 @@ impl HandlerCore {
 
     /// Returns the maximum load of the next read; `None` if the actor must not read now. Pass the result of the read to
     /// [`HandlerCore::read`].
-    pub fn room(&self) -> Option<EventLoad> {
+    pub(crate) fn room(&self) -> Option<EventLoad> {
         let is_done = self.is_over || self.is_closing() || (self.is_draining() && self.is_exhausted);
         if is_done || self.is_paused { None } else { self.schedule.room() }
     }
 
     /// Adds the events of a read. `None` means that the actor has read nothing, but has only waited until events arrived.
-    pub fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
+    pub(crate) fn read(&mut self, events: Option<Vec<Event>>, now: Duration) {
         self.is_exhausted = events.as_ref().is_some_and(Vec::is_empty);
         for event in events.into_iter().flatten() {
             self.schedule.push(scheduled(&event), event, now);
@@ -187,14 +189,14 @@ impl HandlerCore {
     }
 
     /// Adds events that another handler gave up, and returns the id of their delivery.
-    pub fn dead_letter(&mut self, events: Notification) -> DeliveryId {
+    pub(crate) fn dead_letter(&mut self, events: Notification) -> DeliveryId {
         let id = self.schedule.new_id();
         self.others.push_back((id, events));
         id
     }
 
     /// Records the outcome of an attempt; `random` is in [0, 1). Returns the failed attempt that the actor must log, if any.
-    pub fn finished(
+    pub(crate) fn finished(
         &mut self,
         id: DeliveryId,
         outcome: AttemptOutcome,
@@ -219,7 +221,7 @@ impl HandlerCore {
 
     /// Continues a delivery after its [`HandlerAction::GiveUp`] is done. Returns true if the events come from the handler's own
     /// reader, and false if another handler gave them up before.
-    pub fn gave_up(&mut self, id: DeliveryId) -> bool {
+    pub(crate) fn gave_up(&mut self, id: DeliveryId) -> bool {
         let Some(delivery) = self.deliveries.get_mut(&id) else { return false };
         delivery.attempts.advance();
         delivery.begun = None;
@@ -228,7 +230,7 @@ impl HandlerCore {
 
     /// Returns the next action. Call it until it returns `None`, then again after each report and at
     /// [`HandlerCore::wake_at`].
-    pub fn next(&mut self, now: Duration) -> Option<HandlerAction> {
+    pub(crate) fn next(&mut self, now: Duration) -> Option<HandlerAction> {
         while !self.is_over {
             if let HandlerOrder::Close(until) = self.order
                 && until <= now
@@ -261,7 +263,7 @@ impl HandlerCore {
     }
 
     /// Returns the time of the next action if no report arrives before it.
-    pub fn wake_at(&self) -> Option<Duration> {
+    pub(crate) fn wake_at(&self) -> Option<Duration> {
         let deliveries = || self.deliveries.values();
         let end = match self.order {
             HandlerOrder::Close(until) => {
@@ -271,25 +273,27 @@ impl HandlerCore {
             HandlerOrder::Drain { until, .. } => Some(until),
             HandlerOrder::Run => None,
         };
-        let waits = deliveries().filter_map(|delivery| match &delivery.attempts.step {
-            AttemptStep::Attempt(..) if delivery.begun.is_none() && !self.is_paused => {
-                Some(self.pace.next().max(delivery.attempts.not_before))
-            }
-            _ => None,
-        });
+        let waits = deliveries().filter_map(|delivery| self.next_attempt(delivery));
         let linger = self.schedule.due().filter(|_| !self.is_paused && self.has_turn());
         waits.chain(linger).chain(end).min()
     }
 
     /// Returns the state of this core, for the handler's status.
-    pub fn view(&self, now: Duration) -> CoreView {
+    pub(crate) fn view(&self, now: Duration) -> CoreView {
         let deliveries = || self.deliveries.values();
         CoreView {
             in_flight: self.deliveries.len(),
             is_limited: self.pace.next() > now && deliveries().any(|delivery| delivery.attempted_at().is_none()),
             is_failing: deliveries().any(|delivery| delivery.failed > 0),
             oldest_attempt: deliveries().filter_map(OngoingDelivery::attempted_at).min(),
+            next_attempt: deliveries().filter(|each| each.failed > 0).filter_map(|each| self.next_attempt(each)).min(),
         }
+    }
+
+    /// Returns the earliest time of a delivery's next attempt; `None` if no attempt is next, or while paused.
+    fn next_attempt(&self, delivery: &OngoingDelivery) -> Option<Duration> {
+        let is_next = matches!(delivery.attempts.step, AttemptStep::Attempt(..)) && delivery.begun.is_none();
+        (is_next && !self.is_paused).then(|| self.pace.next().max(delivery.attempts.not_before))
     }
 
     fn is_closing(&self) -> bool {

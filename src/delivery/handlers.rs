@@ -49,7 +49,7 @@ const NAMED_MAX: usize = 100;
 const LETTERS_MAX: usize = 16;
 
 /// Definition of a handler.
-pub struct NewHandler {
+pub(crate) struct NewHandler {
     /// Name of the handler.
     pub name: String,
     /// Type of the handler's sink, such as `file` or `kafka`, or the type given by the library user.
@@ -79,7 +79,7 @@ pub(super) struct HandlerParts {
 
 /// Treatment of waiting events when a handler is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remove {
+pub(crate) enum Remove {
     /// Deliver waiting events until the deadline, and report the rest.
     Drain(Instant),
     /// End the running calls, and discard waiting events (S-7).
@@ -88,7 +88,7 @@ pub enum Remove {
 
 /// Events that were not delivered before a stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leftover {
+pub(crate) struct Leftover {
     /// Name of the handler.
     pub handler: String,
     /// Number of events.
@@ -162,7 +162,7 @@ impl HandlerMember {
 
 /// All handlers of an engine.
 #[derive(Clone)]
-pub struct RunningHandlers {
+pub(crate) struct RunningHandlers {
     /// Router of the handlers' readers.
     pub router: Router,
     members: Arc<Mutex<Vec<Arc<HandlerMember>>>>,
@@ -180,7 +180,7 @@ impl RunningHandlers {
     ///
     /// # Panics
     /// Panics without an arbiter.
-    pub fn new(router: Router, supervision: Supervision) -> Self {
+    pub(crate) fn new(router: Router, supervision: Supervision) -> Self {
         let (arbiter, clock) = (actix_rt::Arbiter::current(), Instant::now());
         Self { router, members: Arc::default(), arbiter, is_stopping: Arc::default(), supervision, clock }
     }
@@ -190,19 +190,19 @@ impl RunningHandlers {
     }
 
     /// Returns the status of all handlers, except those that are being removed.
-    pub fn views(&self) -> Vec<HandlerView> {
+    pub(crate) fn views(&self) -> Vec<HandlerView> {
         let is_shown = |member: &Arc<HandlerMember>| member.removed().is_none();
         self.all().iter().filter(|member| is_shown(member)).map(|member| member.parts().status.view()).collect()
     }
 
     /// Returns the status of a handler; `None` if no handler has this name.
-    pub fn status(&self, name: &str) -> Option<Arc<HandlerStatus>> {
+    pub(crate) fn status(&self, name: &str) -> Option<Arc<HandlerStatus>> {
         self.find(name).map(|member| Arc::clone(&member.parts().status))
     }
 
     /// Pauses, resumes or replays a handler; returns the number of replayed events, and the handler's view. Returns `None`
     /// if no handler has this name.
-    pub fn control(&self, name: &str, control: Control) -> Option<(u64, HandlerView)> {
+    pub(crate) fn control(&self, name: &str, control: Control) -> Option<(u64, HandlerView)> {
         let status = self.status(name)?;
         let replayed = status.control(control);
         info!(handler = name, ?control, replayed, "changed the handler on request");
@@ -216,12 +216,12 @@ impl RunningHandlers {
     ///
     /// # Errors
     /// Fails if the journal cannot open a reader.
-    pub fn put(&self, options: NewHandler) -> Result<Vec<(UnitId, Attachment)>, OpenReaderError> {
+    pub(crate) fn put(&self, options: NewHandler) -> Result<Vec<(UnitId, Attachment)>, OpenReaderError> {
         let NewHandler { name, kind, route, bounds, core, sink, dead_letter, throttle } = options;
         let before = self.find(&name);
         let paused = before.as_ref().map(|member| member.parts().status.paused.clone()).unwrap_or_default();
         let parts = |reader| {
-            let status = Arc::new(HandlerStatus::new(&name, kind, paused, (self.router.clone(), reader)));
+            let status = Arc::new(HandlerStatus::new(&name, kind, paused, self.router.clone(), reader));
             Arc::new(HandlerParts { core, sink, dead_letter, throttle, status })
         };
         let replace_by = self.now() + self.supervision.hung_after;
@@ -248,12 +248,12 @@ impl RunningHandlers {
     }
 
     /// Replaces route and bounds of a handler, but not the sink. See [`RunningHandlers::put`].
-    pub fn set_route(&self, name: &str, route: Route, bounds: Bounds) -> Vec<(UnitId, Attachment)> {
+    pub(crate) fn set_route(&self, name: &str, route: Route, bounds: Bounds) -> Vec<(UnitId, Attachment)> {
         self.find(name).map(|member| self.router.set_route(member.reader, route, bounds)).unwrap_or_default()
     }
 
     /// Removes a handler in the background. Its name can be reused at once. An unknown name has no effect (S-7).
-    pub fn remove(&self, name: &str, how: Remove) {
+    pub(crate) fn remove(&self, name: &str, how: Remove) {
         let Some(member) = self.find(name) else { return };
         let hung_after = self.supervision.hung_after;
         let order = match how {
@@ -271,7 +271,7 @@ impl RunningHandlers {
 
     /// Injects a fault into a handler.
     #[cfg(any(test, feature = "testing"))]
-    pub fn sabotage(&self, name: &str, spot: Spot, harm: Harm) {
+    pub(crate) fn sabotage(&self, name: &str, spot: Spot, harm: Harm) {
         let Some(member) = self.find(name) else { return };
         match &member.parts().sink {
             Sink::Thread(worker) if spot == Spot::Thread => worker.sabotage(harm),
@@ -392,7 +392,7 @@ impl RunningHandlers {
     }
 
     /// Logs the events that were dropped since the last call. Events are dropped if a buffer is full or a handler has ended (I6).
-    pub fn report_losses(&self) {
+    pub(crate) fn report_losses(&self) {
         if !self.is_unread() {
             self.all().iter().for_each(|member| self.report_losses_of(member));
         }
@@ -420,7 +420,7 @@ impl RunningHandlers {
 
     /// Delivers the released events, and returns those that remain at the deadline. Handlers that receive dead letters
     /// end last. At the deadline all open sinks are closed, so that they flush their output.
-    pub async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
+    pub(crate) async fn shut_down(&self, deadline: Instant) -> Vec<Leftover> {
         self.is_stopping.store(true, atomic::Ordering::Release);
         let all = self.all();
         let until = deadline.saturating_duration_since(self.clock);

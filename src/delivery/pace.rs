@@ -14,7 +14,7 @@ pub struct Rate {
 /// State of a rate limit. No period of the rate's length contains more attempts than the rate allows. All times are of one
 /// monotonic clock.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub(crate) struct Pace {
     rate: Option<Rate>,
     /// Start times of the most recent attempts, at most as many as the rate allows in one period.
     begun: VecDeque<Duration>,
@@ -23,19 +23,19 @@ pub struct Pace {
 
 impl Pace {
     /// Makes a pace. Without a rate, only [`Pace::hold`] delays attempts.
-    pub fn new(rate: Option<Rate>) -> Self {
+    pub(crate) fn new(rate: Option<Rate>) -> Self {
         Self { rate, begun: VecDeque::new(), not_before: Duration::ZERO }
     }
 
     /// Returns the earliest start of the next attempt, which may be in the past.
-    pub fn next(&self) -> Duration {
+    pub(crate) fn next(&self) -> Duration {
         let is_full = |rate: &Rate| self.begun.len() >= rate.deliveries.max(1) as usize;
         let by_rate = self.rate.filter(is_full).and_then(|rate| self.begun.front().map(|first| *first + rate.period));
         by_rate.unwrap_or_default().max(self.not_before)
     }
 
     /// Counts an attempt that starts at `now`. `now` must not be before the time that [`Pace::next`] returns.
-    pub fn begin(&mut self, now: Duration) {
+    pub(crate) fn begin(&mut self, now: Duration) {
         let Some(rate) = self.rate else { return };
         if self.begun.len() >= rate.deliveries.max(1) as usize {
             self.begun.pop_front();
@@ -44,7 +44,7 @@ impl Pace {
     }
 
     /// Allows no attempt before `until`, on request of the sink.
-    pub fn hold(&mut self, until: Duration) {
+    pub(crate) fn hold(&mut self, until: Duration) {
         self.not_before = until.max(self.not_before);
     }
 }

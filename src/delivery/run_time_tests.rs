@@ -239,7 +239,7 @@ fn late_handler_syncs_after_handling_initial_state() {
         };
         let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
         let attach = Attachment { reader, kind: AttachmentKind::Attach(None) };
-        engine.journal.attach(attach, UnitId(0), 1, &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
+        engine.journal.attach(attach, UnitId(0).writer(1), &[replay], jiff::Timestamp::UNIX_EPOCH).unwrap();
         until(|| !seen.lock().unwrap().is_empty()).await;
         assert!(!status.view().synced);
         go.send(()).unwrap();

@@ -34,7 +34,7 @@ pub enum DeliveryOrder {
 
 /// Options of a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScheduleOptions {
+pub(crate) struct ScheduleOptions {
     /// Events that must not be in delivery in two batches at the same time.
     pub order: DeliveryOrder,
     /// Number of concurrent batches; 1 means [`DeliveryOrder::Total`].
@@ -55,7 +55,7 @@ pub struct ScheduleOptions {
 
 /// An event as seen by a [`Schedule`].
 #[derive(Clone, Copy, Debug)]
-pub struct ScheduledEvent {
+pub(crate) struct ScheduledEvent {
     /// Position of the event in the journal.
     pub sequence: Sequence,
     /// Hash of the event's resource type.
@@ -72,7 +72,7 @@ pub struct ScheduledEvent {
 
 /// Id of a delivery: one batch with all its attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeliveryId(pub(super) u64);
+pub(crate) struct DeliveryId(pub(super) u64);
 
 /// Number of events and size of their bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,7 +110,7 @@ struct Waiting<T> {
 /// **Invariants:** every event is in exactly one batch. With [`DeliveryOrder::PerObject`], events of one object are sent in order
 /// of arrival, and no two batches in delivery share an object.
 #[derive(Debug)]
-pub struct Schedule<T> {
+pub(crate) struct Schedule<T> {
     options: ScheduleOptions,
     /// Waiting events in order of arrival.
     waiting: Vec<Waiting<T>>,
@@ -129,7 +129,7 @@ pub struct Schedule<T> {
 
 impl<T> Schedule<T> {
     /// Makes an empty schedule.
-    pub fn new(options: ScheduleOptions) -> Self {
+    pub(crate) fn new(options: ScheduleOptions) -> Self {
         let concurrency = if options.order == DeliveryOrder::Total { 1 } else { options.concurrency.max(1) };
         let order = if concurrency == 1 { DeliveryOrder::Total } else { options.order };
         let batch_events =
@@ -148,14 +148,14 @@ impl<T> Schedule<T> {
     }
 
     /// Returns true if no event waits or is in delivery.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.held.events == 0
     }
 
     /// Returns the maximum number and size of the events of the next read. A single event may exceed the size. Returns `None` if no
     /// more batches may start, a full batch is ready, or too many events wait or are in delivery. Unread events stay in the
     /// journal, which can still coalesce them.
-    pub fn room(&self) -> Option<EventLoad> {
+    pub(crate) fn room(&self) -> Option<EventLoad> {
         let ScheduleOptions { concurrency, batch_events, batch_bytes, window_events, window_bytes, .. } = self.options;
         if self.in_delivery.len() >= concurrency {
             return None;
@@ -168,7 +168,7 @@ impl<T> Schedule<T> {
     }
 
     /// Adds the next event of the reader.
-    pub fn push(&mut self, event: ScheduledEvent, content: T, now: Duration) {
+    pub(crate) fn push(&mut self, event: ScheduledEvent, content: T, now: Duration) {
         let is_end = event.object.is_none() && self.options.order == DeliveryOrder::PerObject;
         let ahead = if is_end { self.unfinished(event.resource) } else { 0 };
         self.held.add(event.bytes);
@@ -179,7 +179,7 @@ impl<T> Schedule<T> {
 
     /// Returns the next batch, in order of arrival, and its id. The batch is then in delivery. With `flush`, does not wait for a
     /// full batch or for `linger`.
-    pub fn next(&mut self, now: Duration, flush: bool) -> Option<(DeliveryId, Vec<T>)> {
+    pub(crate) fn next(&mut self, now: Duration, flush: bool) -> Option<(DeliveryId, Vec<T>)> {
         let due = self.due()?;
         if !flush && due > now {
             return None;
@@ -195,21 +195,21 @@ impl<T> Schedule<T> {
     }
 
     /// Returns the id for a delivery whose events do not come from this schedule.
-    pub fn new_id(&mut self) -> DeliveryId {
+    pub(crate) fn new_id(&mut self) -> DeliveryId {
         self.last_id += 1;
         DeliveryId(self.last_id)
     }
 
     /// Returns the time at which the next batch may start. `None` if an event must arrive, or a batch must end, before it can
     /// start.
-    pub fn due(&self) -> Option<Duration> {
+    pub(crate) fn due(&self) -> Option<Duration> {
         let since = self.free_since.filter(|_| self.in_delivery.len() < self.options.concurrency)?;
         let is_full = self.free.events >= self.options.batch_events || self.free.bytes >= self.options.batch_bytes;
         Some(if is_full { since } else { since + self.options.linger })
     }
 
     /// Ends a batch. Returns the positions of its events, in order; they can be acknowledged.
-    pub fn finished(&mut self, delivery: DeliveryId) -> Vec<Sequence> {
+    pub(crate) fn finished(&mut self, delivery: DeliveryId) -> Vec<Sequence> {
         let done = self.in_delivery.remove(&delivery).unwrap_or_default();
         for (_, event) in &done {
             self.held.events -= 1;

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Destination of a handler's events.
-pub enum Sink {
+pub(crate) enum Sink {
     /// A thread of its own, for a sink that blocks or waits.
     Thread(Worker),
     /// Code that never blocks, called in place.
@@ -33,7 +33,7 @@ pub enum Sink {
 impl Sink {
     /// Returns true if the handler is asynchronous. Such a handler accepts all forms, and an attempt ends when its future is
     /// dropped.
-    pub fn is_async(&self) -> bool {
+    pub(crate) fn is_async(&self) -> bool {
         matches!(self, Self::Thread(Worker { open: Open::Async { .. }, .. }))
     }
 

@@ -43,7 +43,7 @@ pub enum HandlerState {
 
 /// State and counters of a handler.
 #[derive(Clone, Debug, Default)]
-pub struct HandlerCounts {
+pub(crate) struct HandlerCounts {
     /// Fields that the handler's actor counts or sets, since the handler was added or replaced. [`HandlerStatus::view`] fills in
     /// the fields that come from the journal and the clock, and adds the states `Paused` and `Hung`.
     pub view: HandlerView,
@@ -52,12 +52,13 @@ pub struct HandlerCounts {
     /// Events that `once_per` has suppressed.
     pub suppressed: u64,
     oldest_attempt: Option<Instant>,
+    next_attempt: Option<Instant>,
     last_error_at: Option<Instant>,
 }
 
 impl HandlerCounts {
     /// Records an error at the current time.
-    pub fn note_error(&mut self, error: String) {
+    pub(crate) fn note_error(&mut self, error: String) {
         (self.view.last_error, self.last_error_at) = (Some(error), Some(Instant::now()));
     }
 }
@@ -166,6 +167,8 @@ pub struct HandlerView {
     pub too_large: u64,
     /// Seconds since the start of the oldest running attempt; `null` between attempts.
     pub in_flight_seconds: Option<f64>,
+    /// Seconds until the next attempt after a failure; `null` if no failed event waits for one.
+    pub next_attempt_seconds: Option<f64>,
     /// Last error; `null` if there was none.
     pub last_error: Option<String>,
     /// Seconds since the last error; `null` if there was none.
@@ -189,7 +192,7 @@ pub enum Control {
 
 /// Shared status of one handler. A replaced handler gets a new status.
 #[derive(Debug)]
-pub struct HandlerStatus {
+pub(crate) struct HandlerStatus {
     /// Name of the handler.
     pub(super) name: String,
     /// Set while the handler is paused. When the handler is replaced, its new status keeps this flag.
@@ -205,7 +208,8 @@ impl HandlerStatus {
         name: &str,
         kind: &'static str,
         paused: watch::Sender<bool>,
-        (router, reader): (Router, ReaderId),
+        router: Router,
+        reader: ReaderId,
     ) -> Self {
         let name = name.to_owned();
         let view = HandlerView { name: name.clone(), kind, ..HandlerView::default() };
@@ -214,7 +218,7 @@ impl HandlerStatus {
     }
 
     /// Executes a request; returns the number of events that will be delivered again.
-    pub fn control(&self, control: Control) -> u64 {
+    pub(crate) fn control(&self, control: Control) -> u64 {
         match control {
             Control::Pause | Control::Resume => {
                 self.paused.send_replace(control == Control::Pause);
@@ -225,7 +229,7 @@ impl HandlerStatus {
     }
 
     /// Locks the counters for a change. Hold the lock only for a few assignments.
-    pub fn lock(&self) -> MutexGuard<'_, HandlerCounts> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HandlerCounts> {
         lock(&self.counts)
     }
 
@@ -256,18 +260,20 @@ impl HandlerStatus {
         counts.view.in_flight = core.in_flight as u64;
         counts.view.rate_limited = core.is_limited;
         counts.oldest_attempt = core.oldest_attempt.map(|at| clock + at);
+        counts.next_attempt = core.next_attempt.map(|at| clock + at);
     }
 
     /// Returns true if all initial events of the handler's reader are delivered or given up (S-8).
-    pub fn has_synced(&self) -> bool {
+    pub(crate) fn has_synced(&self) -> bool {
         self.router.journal.has_synced(self.reader)
     }
 
     /// Returns a copy of the whole status.
-    pub fn view(&self) -> HandlerView {
+    pub(crate) fn view(&self) -> HandlerView {
         let (journal, is_paused) = (&self.router.journal, *self.paused.borrow());
         let stats = journal.stats(self.reader);
-        let HandlerCounts { view, is_hung, suppressed, oldest_attempt, last_error_at } = self.lock().clone();
+        let HandlerCounts { view, is_hung, suppressed, oldest_attempt, next_attempt, last_error_at } =
+            self.lock().clone();
         let seconds_since = |at: Instant| at.elapsed().as_secs_f64();
         HandlerView {
             state: match view.state {
@@ -292,6 +298,7 @@ impl HandlerStatus {
             }),
             rate_limited: view.rate_limited && !is_paused,
             in_flight_seconds: oldest_attempt.map(seconds_since),
+            next_attempt_seconds: next_attempt.map(|at| at.saturating_duration_since(Instant::now()).as_secs_f64()),
             last_error_age_seconds: last_error_at.map(seconds_since),
             ..view
         }

@@ -127,8 +127,10 @@ impl Engine {
         if !self.has_unit.replace(true) {
             self.handlers.router.add_unit(UnitId(0), info(), UnitOptions::default(), None);
         }
-        let ticket =
-            self.journal.append(UnitId(0), 1, changes, &Reached::default(), jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let ticket = self
+            .journal
+            .append(UnitId(0).writer(1), changes, &Reached::default(), jiff::Timestamp::UNIX_EPOCH)
+            .unwrap();
         self.journal.release(ticket);
     }
 
@@ -247,10 +249,10 @@ fn busy_handler_flushes_at_stop_deadline() {
 fn later_unit_does_not_end_wait_for_join() {
     let journal = Journal::in_memory();
     let router = Router::new(journal.clone());
-    let queued_after_commit = |unit, reader| {
+    let queued_after_commit = |unit: UnitId, reader| {
         let changes = [added("a", "a", 1)];
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let ticket = journal.append(unit, 1, &changes, &Reached::default(), now).unwrap();
+        let ticket = journal.append(unit.writer(1), &changes, &Reached::default(), now).unwrap();
         journal.release(ticket);
         journal.stats(reader).queued
     };

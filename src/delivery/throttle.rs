@@ -3,7 +3,7 @@
 //! The time of an event is that of its change, not that of its delivery. So a backlog is judged as it would have been without
 //! delay, and a restart does not change a decision.
 
-pub mod state;
+pub(crate) mod state;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -21,11 +21,11 @@ const FORGOTTEN: usize = 10;
 /// Digest of a key. Names come from the cluster, so two keys of one digest must not be constructible: such an object could
 /// suppress the events of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ThrottleKey(u64, u64);
+pub(crate) struct ThrottleKey(u64, u64);
 
 impl ThrottleKey {
     /// Makes the digest of some parts.
-    pub fn of(parts: &[&str]) -> Self {
+    pub(crate) fn of(parts: &[&str]) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
             hash.update((part.len() as u64).to_le_bytes());
@@ -46,7 +46,7 @@ struct Passed {
 
 /// Keys of a handler, with the last event of each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     passed: HashMap<ThrottleKey, Passed, RandomState>,
     /// Number of events that were let through for the first time.
     admitted: u64,
@@ -59,7 +59,7 @@ impl Throttle {
     ///
     /// An event that is not newer than the last one of its key was let through before. It is here again after a failure or a
     /// restart, and must not be lost. If the clock was set back by more than the period, the next event is let through.
-    pub fn admits(&mut self, period: Duration, key: ThrottleKey, time_micros: i64, sequence: Sequence) -> bool {
+    pub(crate) fn admits(&mut self, period: Duration, key: ThrottleKey, time_micros: i64, sequence: Sequence) -> bool {
         let period = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
         match self.passed.get(&key) {
             Some(last) if sequence.0 <= last.sequence => return true,

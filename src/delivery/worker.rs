@@ -44,15 +44,15 @@ const LEFT_BEHIND_MAX: usize = 3;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Function that opens a handler that blocks, on the thread of the token. A failure counts as a failed attempt.
-pub type OpenHandler = Arc<dyn Fn(&Replaced) -> Result<Box<dyn Handler>, HandlerError> + Send + Sync>;
+pub(crate) type OpenHandler = Arc<dyn Fn(&Replaced) -> Result<Box<dyn Handler>, HandlerError> + Send + Sync>;
 
 /// Function that opens an asynchronous handler, within its runtime. It must not wait; a failure counts as a failed
 /// attempt.
-pub type OpenAsync = Arc<dyn Fn() -> Result<Arc<dyn AsyncHandler>, HandlerError> + Send + Sync>;
+pub(crate) type OpenAsync = Arc<dyn Fn() -> Result<Arc<dyn AsyncHandler>, HandlerError> + Send + Sync>;
 
 /// Function that opens a handler on its thread: at the start, after a panic, and on the replacement of a hung thread.
 #[derive(Clone)]
-pub enum Open {
+pub(crate) enum Open {
     /// A handler that blocks.
     Blocking(OpenHandler),
     /// A handler that waits without blocking.
@@ -67,7 +67,7 @@ pub enum Open {
 }
 
 /// Owner of a handler's threads. A thread ends when its handler is closed, when it is replaced, or when the worker is dropped.
-pub struct Worker {
+pub(crate) struct Worker {
     name: String,
     pub(super) open: Open,
     /// Time without an answer after which a thread counts as hung.
@@ -110,7 +110,7 @@ enum Job {
 impl Worker {
     /// Makes a worker whose thread starts with the first batch. The thread counts as hung if it does not answer for `hung_after`.
     /// For an asynchronous handler, the timeout of an attempt is added to `hung_after`.
-    pub fn new(name: &str, hung_after: Duration, open: Open) -> Self {
+    pub(crate) fn new(name: &str, hung_after: Duration, open: Open) -> Self {
         let patience = match open {
             Open::Blocking(_) => hung_after,
             Open::Async { timeout, .. } => timeout.saturating_add(hung_after),
@@ -122,7 +122,7 @@ impl Worker {
     ///
     /// # Errors
     /// Fails if the system cannot start another thread.
-    pub fn start(self) -> io::Result<Self> {
+    pub(crate) fn start(self) -> io::Result<Self> {
         self.thread()?;
         Ok(self)
     }
@@ -165,7 +165,7 @@ impl Worker {
 
     /// Causes a fault with the next batch, on the thread of a handler that blocks.
     #[cfg(any(test, feature = "testing"))]
-    pub fn sabotage(&self, harm: Harm) {
+    pub(crate) fn sabotage(&self, harm: Harm) {
         self.fault.put(harm);
     }
 

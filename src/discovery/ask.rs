@@ -28,7 +28,7 @@ const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=met
 /// Reason why discovery failed: no answer, an error answer, or an unexpected document.
 #[derive(Debug, thiserror::Error)]
 #[error("{said}")]
-pub struct DiscoveryError {
+pub(crate) struct DiscoveryError {
     /// HTTP code of the answer, if there was one.
     pub code: Option<u16>,
     /// Requested path and description of the failure.
@@ -60,7 +60,7 @@ struct Item {
 
 /// Objects of one type in the scope of a list or watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScopedType {
+pub(crate) struct ScopedType {
     /// Type of the objects.
     pub resource: ResourceType,
     /// The only namespace; `None` for all.
@@ -71,14 +71,14 @@ pub struct ScopedType {
 
 impl ScopedType {
     /// Returns all objects of a type, in one namespace or in all.
-    pub fn of(resource: &ResourceType, namespace: Option<&str>) -> Self {
+    pub(crate) fn of(resource: &ResourceType, namespace: Option<&str>) -> Self {
         Self { resource: resource.clone(), namespace: namespace.map(str::to_owned), name: None }
     }
 }
 
 /// Rights of the caller on a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TypeAccess {
+pub(crate) struct TypeAccess {
     /// Set when list is allowed.
     pub list: bool,
     /// Set when watch is allowed.
@@ -92,7 +92,7 @@ pub struct TypeAccess {
 ///
 /// Fails if the request for `/api` or `/apis` fails. The answer 404 is no failure: the path then has no types. If the request for a
 /// single version fails, [`Catalog::unavailable`] lists this version.
-pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
+pub(crate) async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
     let mut versions = root(client, "/api").await?;
     versions.extend(root(client, "/apis").await?);
     Ok(Catalog::new(versions))
@@ -100,7 +100,7 @@ pub async fn discover(client: &Client) -> Result<Catalog, DiscoveryError> {
 
 /// Requests the served types, as [`discover`]. If a pattern of `wanted` is `crd:*`, also requests the names of the CRDs. If the caller
 /// has no right to list CRDs, the catalog lacks their names.
-pub async fn discover_for(client: &Client, wanted: &[WantedEntry]) -> Result<Catalog, DiscoveryError> {
+pub(crate) async fn discover_for(client: &Client, wanted: &[WantedEntry]) -> Result<Catalog, DiscoveryError> {
     let catalog = discover(client).await?;
     let patterns = wanted.iter().flat_map(|entry| entry.patterns.iter().chain(&entry.exclude));
     if !patterns.into_iter().any(|pattern| *pattern == Pattern::Custom) {
@@ -113,7 +113,7 @@ pub async fn discover_for(client: &Client, wanted: &[WantedEntry]) -> Result<Cat
 
 /// Returns the cluster's identity: the uid of the namespace `kube-system`. `None` if that namespace is not readable or does
 /// not exist.
-pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryError> {
+pub(crate) async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryError> {
     match get_json::<Item>(client, "/api/v1/namespaces/kube-system", "application/json").await {
         Ok(namespace) => Ok(Some(namespace.metadata.uid).filter(|uid| !uid.is_empty())),
         Err(error) if matches!(error.code, Some(403 | 404)) => Ok(None),
@@ -122,7 +122,7 @@ pub async fn cluster_uid(client: &Client) -> Result<Option<String>, DiscoveryErr
 }
 
 /// Returns the names of the cluster's namespaces. `None` if the list is forbidden or not supported.
-pub async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
+pub(crate) async fn namespaces(client: &Client) -> Result<Option<Vec<String>>, DiscoveryError> {
     names(client, "/api/v1/namespaces").await
 }
 
@@ -137,7 +137,7 @@ async fn names(client: &Client, path: &str) -> Result<Option<Vec<String>>, Disco
 }
 
 /// Returns the caller's rights to list and watch a collection. Sends two requests.
-pub async fn allowed(client: &Client, asked: &ScopedType) -> Result<TypeAccess, DiscoveryError> {
+pub(crate) async fn allowed(client: &Client, asked: &ScopedType) -> Result<TypeAccess, DiscoveryError> {
     let (list, watch) = futures_util::join!(review(client, asked, "list"), review(client, asked, "watch"));
     let (list, watch) = (list?, watch?);
     let reason = if list.0 { watch.1 } else { list.1 };
@@ -145,14 +145,14 @@ pub async fn allowed(client: &Client, asked: &ScopedType) -> Result<TypeAccess, 
 }
 
 /// Returns the caller's rights on each of `asked`, in their order. The number of concurrent requests is limited.
-pub async fn allowed_each(client: &Client, asked: &[ScopedType]) -> Vec<Result<TypeAccess, DiscoveryError>> {
+pub(crate) async fn allowed_each(client: &Client, asked: &[ScopedType]) -> Vec<Result<TypeAccess, DiscoveryError>> {
     let reviews = asked.iter().map(|asked| allowed(client, asked));
     stream::iter(reviews).buffered(REQUESTS_MAX / 2).collect().await
 }
 
 /// Counts the objects of each of `asked`, in their order. A count is `None` if its request fails. The number of concurrent requests
 /// is limited.
-pub async fn count_each(client: &Client, asked: &[ScopedType]) -> Vec<Option<u64>> {
+pub(crate) async fn count_each(client: &Client, asked: &[ScopedType]) -> Vec<Option<u64>> {
     let counts = asked.iter().map(|asked| count(client, asked));
     stream::iter(counts).buffered(REQUESTS_MAX).collect().await
 }
@@ -171,7 +171,7 @@ async fn count(client: &Client, asked: &ScopedType) -> Option<u64> {
 
 /// Returns the server's message if the server does not support these field selectors for a type. Returns `None` if the list
 /// succeeds, or fails in another way. Sends one request, for the metadata of one object.
-pub async fn refused_fields(
+pub(crate) async fn refused_fields(
     client: &Client,
     resource: &ResourceType,
     namespace: Option<&str>,

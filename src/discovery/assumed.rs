@@ -11,7 +11,7 @@ use crate::object::ResourceType;
 
 /// Type of an object, from its `apiVersion` and `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ObjectType {
+pub(crate) struct ObjectType {
     /// API group; empty for the core group.
     pub group: String,
     /// Version within the group.
@@ -22,7 +22,7 @@ pub struct ObjectType {
 
 impl ObjectType {
     /// Splits an `apiVersion`.
-    pub fn new(api_version: &str, kind: &str) -> Self {
+    pub(crate) fn new(api_version: &str, kind: &str) -> Self {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         Self { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
     }
@@ -30,7 +30,7 @@ impl ObjectType {
 
 /// A catalog made without access to a server, from the built-in types and from given objects. Some of its data are guesses.
 #[derive(Clone, Debug, Default)]
-pub struct Assumed {
+pub(crate) struct Assumed {
     /// The built-in types, and the types of the given objects.
     pub catalog: Catalog,
     /// Maps the type of a given object to its resource type.
@@ -46,7 +46,7 @@ impl Assumed {
     /// A type that is not built in has no short names. Its plural is taken from a pattern with the same group, whose name differs
     /// from the kind only in its ending. Without such a pattern, the plural is the regular English one. The catalog has each of
     /// `types` only in the version that the objects have.
-    pub fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
+    pub(crate) fn of(types: &BTreeMap<ObjectType, bool>, patterns: &[&Pattern]) -> Self {
         let mut assumed = Self { catalog: Catalog::of(built_in()), ..Self::default() };
         for (named, namespaced) in types {
             let is_it = |known: &&ResourceType| known.group == named.group && known.kind == named.kind;

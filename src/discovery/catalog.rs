@@ -59,7 +59,7 @@ impl fmt::Display for Unavailable {
 
 /// Reason why a pattern has no watchable type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolution {
+pub(crate) enum Resolution {
     /// No such type. It may appear with a CRD, or when an unavailable group is available again.
     Missing {
         /// Similar names of served, watchable types, best first; at most three.
@@ -92,7 +92,7 @@ pub enum Resolution {
 
 impl Resolution {
     /// Returns the reason as a sentence without a period.
-    pub fn why_not(&self) -> String {
+    pub(crate) fn why_not(&self) -> String {
         match self {
             Self::Missing { suggestions, unavailable } => {
                 let mut why = "the server serves no such type".to_owned();
@@ -343,10 +343,10 @@ fn is_same(one: &ResourceType, other: &ResourceType) -> bool {
 
 /// Group and plural of a type, without its version. The type `events.events.k8s.io` has the core group here, because it serves the
 /// same objects as the core type `events`.
-pub type TypeIdentity<'a> = (&'a str, &'a str);
+pub(crate) type TypeIdentity<'a> = (&'a str, &'a str);
 
 /// Returns the identity of a type, without its version. Types with the same identity serve the same objects.
-pub fn identity(resource: &ResourceType) -> TypeIdentity<'_> {
+pub(crate) fn identity(resource: &ResourceType) -> TypeIdentity<'_> {
     match (&*resource.group, &*resource.plural) {
         ("events.k8s.io", "events") => ("", "events"),
         identity => identity,

@@ -39,7 +39,7 @@ impl DocumentIndex {
 
 /// Schemas of the types of one group and version.
 #[derive(Debug, Deserialize)]
-pub struct Schemas {
+pub(crate) struct Schemas {
     #[serde(default)]
     components: Components,
 }
@@ -52,7 +52,7 @@ struct Components {
 
 /// Result of following a path through the schema of a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FieldPresence<'a> {
+pub(crate) enum FieldPresence<'a> {
     /// The path exists, or the schema does not tell. `choices` are the only values of the field; empty for any value.
     Possible {
         /// Values that the schema lists.
@@ -69,7 +69,7 @@ pub enum FieldPresence<'a> {
 
 /// Value that lacks a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KnownValue<'a> {
+pub(crate) enum KnownValue<'a> {
     /// Object with only these fields.
     Object(Vec<&'a str>),
     /// List. A path needs `[*]` after it.

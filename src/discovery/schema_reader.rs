@@ -17,7 +17,7 @@ const INDEX: &str = "/openapi/v3";
 const DOCUMENT_BYTES_MAX: usize = 24 << 20;
 
 /// Reader of the schemas of a server.
-pub struct SchemaReader<'a> {
+pub(crate) struct SchemaReader<'a> {
     client: &'a Client,
     index: DocumentIndex,
     /// Address and content of the last document; `None` for one that could not be read. Documents are large, so only one is kept.
@@ -31,13 +31,13 @@ impl<'a> SchemaReader<'a> {
     ///
     /// # Errors
     /// Fails if the server has no index, as before Kubernetes 1.24, or if the request fails.
-    pub async fn open(client: &'a Client) -> Result<Self, DiscoveryError> {
+    pub(crate) async fn open(client: &'a Client) -> Result<Self, DiscoveryError> {
         let index = read(client, INDEX).await?;
         Ok(Self { client, index, last: None, failure: None })
     }
 
     /// Returns the schemas of the type's group and version. `None` if the server has none, or if they could not be read.
-    pub async fn of(&mut self, resource: &ResourceType) -> Option<&Schemas> {
+    pub(crate) async fn of(&mut self, resource: &ResourceType) -> Option<&Schemas> {
         let address = self.index.address(resource)?;
         if self.last.as_ref().is_none_or(|(last, _)| last != address) {
             let schemas = match read(self.client, address).await {
@@ -53,7 +53,7 @@ impl<'a> SchemaReader<'a> {
     }
 
     /// Returns the first failure to read a document.
-    pub fn failure(&self) -> Option<&DiscoveryError> {
+    pub(crate) fn failure(&self) -> Option<&DiscoveryError> {
         self.failure.as_ref()
     }
 }

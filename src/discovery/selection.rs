@@ -26,7 +26,7 @@ pub struct WantedEntry {
 
 /// Position of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PatternPlace {
+pub(crate) struct PatternPlace {
     /// Name of the entry.
     pub entry: String,
     /// Index in the entry's `match` or `exclude`.
@@ -35,7 +35,7 @@ pub struct PatternPlace {
 
 /// A type and the entry that watches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owned {
+pub(crate) struct Owned {
     /// Name of the entry.
     pub entry: String,
     /// Position in the entry's `match`: the pattern there has selected the type.
@@ -46,7 +46,7 @@ pub struct Owned {
 
 /// A pattern that currently selects no type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unmatched {
+pub(crate) struct Unmatched {
     /// Name of the entry.
     pub entry: String,
     /// Position of the pattern in the entry's `match`.
@@ -57,7 +57,7 @@ pub struct Unmatched {
 
 /// Two equally specific patterns for the same type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     /// The type, in the version of the first pattern.
     pub resource: ResourceType,
     /// The first pattern; it keeps the type.
@@ -68,7 +68,7 @@ pub struct Conflict {
 
 /// Result of [`select`]: the assignment of types to entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection {
+pub(crate) struct Selection {
     /// Types to watch, ordered by entry, then by pattern, then as in the catalog. A type occurs more than once only if entries with
     /// disjoint namespaces share it.
     pub owned: Vec<Owned>,
@@ -125,7 +125,7 @@ impl Claim<'_> {
 ///
 /// All versions of a type count as one type. The `events` of the core group and of `events.k8s.io` also count as one type. A
 /// wildcard takes each watchable type once, in its first watchable version.
-pub fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
+pub(crate) fn select(catalog: &Catalog, wanted: &[WantedEntry]) -> Selection {
     let mut selection = Selection::default();
     let claims: Vec<_> = wanted.iter().flat_map(|entry| claims_of(catalog, entry, &mut selection)).collect();
     settle(&claims, &mut selection);
@@ -210,7 +210,7 @@ fn settle(claims: &[Claim<'_>], selection: &mut Selection) {
 
 /// Returns true if the selection can change when CRDs are added or removed. This holds for `*` and `crd:*`, and for `*.GROUP` with a custom
 /// group. It also holds if a type of a custom group is selected, or if a CRD could define a type that a pattern names in vain.
-pub fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
+pub(crate) fn depends_on_crds(wanted: &[WantedEntry], selection: &Selection) -> bool {
     let pattern = |unmatched: &Unmatched| {
         let entry = wanted.iter().find(|wanted| wanted.entry == unmatched.entry)?;
         entry.patterns.get(unmatched.pattern)

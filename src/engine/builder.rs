@@ -15,16 +15,13 @@ use tokio::{
 
 use super::{
     EngineError,
-    conductor::{Auxiliaries, Conductor},
+    conductor::{Auxiliaries, Conductor, restore::LastRun, state::State},
     handle::EngineHandle,
     handlers::{ConfiguredHandlers, OwnHandler, OwnSink},
-    library::Library,
+    library::{Library, pattern_of},
     options,
-    restore::LastRun,
     running::RunningEngine,
     sources::KubeSources,
-    state::State,
-    typed::pattern_of,
 };
 use crate::{
     config::{Config, HandlerOptions, Http, ResourceConfig},
@@ -179,7 +176,7 @@ impl EngineBuilder {
         let last = recovered.map(|recovered| LastRun::read(&recovered, &router));
         let attached = last.as_ref().map(|last| last.attached.clone()).unwrap_or_default();
         let (delivery, attachments) =
-            ConfiguredHandlers::start(&config, &cluster, router, attached, (own_handlers, allow_exec))?;
+            ConfiguredHandlers::start(&config, &cluster, router, attached, own_handlers, allow_exec)?;
         let handlers = delivery.handlers.clone();
         let hub = Hub::new(handlers.router.clone(), Arc::clone(&registry), &cluster, config.subscribe);
         let http = Http { max_connections: options::max_connections(&config.http), ..config.http.clone() };

@@ -11,6 +11,15 @@
 //! The plan is kept until one of its inputs changes. One loop does all this and never waits. Slow work is done by tasks, which
 //! change the [`State`] and wake the loop. A panic in the loop is logged, and the loop continues with the same state.
 
+pub(in crate::engine) mod auxiliary;
+mod change;
+mod memory;
+pub(crate) mod restore;
+mod rights;
+mod served;
+pub(in crate::engine) mod state;
+mod types_without_units;
+
 use std::{
     any::Any,
     convert::Infallible,
@@ -30,14 +39,21 @@ use tokio::{
 };
 use tracing::error;
 
-use super::{
+use self::{
     auxiliary::Auxiliary,
+    memory::Rest,
+    state::{State, TypeState},
+};
+use super::{
+    EngineError,
+    handle::Applied,
     handlers::ConfiguredHandlers,
     library::Library,
-    memory::{self, Rest},
-    plan::{Plan, TypeName},
-    reconcile::{First, History, Occasion, Steps, reconcile},
-    state::{State, TypeState},
+    plan::{
+        Plan, TypeName,
+        reconcile::{First, History, Occasion, Steps, reconcile},
+    },
+    reload::keep_until_restart,
 };
 use crate::{
     backoff::Backoff,
@@ -107,6 +123,46 @@ impl Conductor {
                 sleep(AFTER_PANIC).await;
             }
         })
+    }
+
+    /// Runs a function on the handlers.
+    pub(in crate::engine) fn with_delivery<T>(
+        &self,
+        act: impl FnOnce(&mut ConfiguredHandlers) -> T,
+    ) -> Result<T, EngineError> {
+        lock(&self.delivery).as_mut().map(act).ok_or(EngineError::Stopped)
+    }
+
+    /// Changes the configuration, and everything that depends on it. An error changes nothing. Also returns the result of
+    /// `change`.
+    pub(in crate::engine) fn reconfigure<T>(
+        &self,
+        change: impl FnOnce(&mut Library) -> Result<T, EngineError>,
+    ) -> Result<(T, Applied), EngineError> {
+        let mut changed = lock(&self.library).clone();
+        let result = change(&mut changed)?;
+        let mut config = changed.config()?;
+        let running = Arc::clone(&self.lock().config);
+        let needs_restart = keep_until_restart(&running, &mut config);
+        let attachments = self.with_delivery(|delivery| delivery.apply(&config))??;
+        {
+            let mut library = lock(&self.library);
+            changed.indexes = std::mem::take(&mut library.indexes); // they may have grown meanwhile
+            *library = changed;
+        }
+        self.queue_attachments(attachments);
+        let mut state = self.lock();
+        state.config = Arc::new(config);
+        state.told.clear();
+        state.rediscovery.ask_now(self.clock.elapsed());
+        if state.catalog.is_some() {
+            state.all_due(Occasion::Reload);
+        } else {
+            self.show_all_waiting(&mut state);
+        }
+        drop(state);
+        self.poke();
+        Ok((result, Applied { needs_restart }))
     }
 
     async fn run(self: &Arc<Self>) -> Infallible {

@@ -36,7 +36,7 @@ use crate::{
     rules::Rules,
 };
 
-pub use state::DryState;
+pub(crate) use state::DryState;
 
 /// Name of the journal of a dry run.
 const JOURNAL: &str = "dry-run";
@@ -47,7 +47,7 @@ const DISABLED: &str = "it is not enabled";
 
 /// Handlers of a configuration, ready for a dry run.
 #[derive(Debug)]
-pub struct DryRun {
+pub(crate) struct DryRun {
     config: Config,
     lanes: BTreeMap<String, DryHandler>,
 }
@@ -65,7 +65,7 @@ struct DryHandler {
 
 /// Result of a dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DryReport {
+pub(crate) struct DryReport {
     /// Objects in the order of group, kind, namespace and name.
     pub objects: Vec<ObjectReport>,
     /// Types whose plural and scope were guessed, because the types are not built in.
@@ -74,7 +74,7 @@ pub struct DryReport {
 
 /// Result for one object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ObjectReport {
+pub(crate) struct ObjectReport {
     /// Kind, namespace and name of the object, as text in the report.
     pub object: String,
     /// Changes of the object, in the order of events. If the list is empty, [`DryOutcome::not_sent`] has the reason.
@@ -85,7 +85,7 @@ pub struct ObjectReport {
 
 /// Outcome of a handler for one object.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DryOutcome {
+pub(crate) struct DryOutcome {
     /// Events that are sent, one line each; a template may produce several lines.
     pub sent: Vec<String>,
     /// Reasons for events that are not sent.
@@ -98,7 +98,7 @@ impl DryRun {
     ///
     /// # Errors
     /// Fails, with a message for the user, if the configuration has an error that loading did not find.
-    pub fn new(config: &Config, cluster: Option<&str>) -> Result<Self, String> {
+    pub(crate) fn new(config: &Config, cluster: Option<&str>) -> Result<Self, String> {
         let cluster = cluster.or(config.cluster.name.as_deref()).unwrap_or(CLUSTER);
         let encoder = Encoder::new(cluster, JOURNAL);
         let lane = |(name, handler): (&String, &HandlerConfig)| {
@@ -117,7 +117,12 @@ impl DryRun {
     ///
     /// # Errors
     /// Fails if `old` or `new` contains an object twice.
-    pub fn run(&self, mut old: Vec<DryState>, mut new: Vec<DryState>, time_micros: i64) -> Result<DryReport, String> {
+    pub(crate) fn run(
+        &self,
+        mut old: Vec<DryState>,
+        mut new: Vec<DryState>,
+        time_micros: i64,
+    ) -> Result<DryReport, String> {
         let Assumed { catalog, types, guessed } = self.assumed([old.as_slice(), new.as_slice()]);
         for state in old.iter_mut().chain(&mut new) {
             if types.get(&state.object_type()).is_some_and(|resource| resource.namespaced) {
@@ -177,7 +182,7 @@ impl DryRun {
     /// Explains a change that a running engine has reported. Returns for each handler the reason why the change is not sent,
     /// or `None` if it is sent. `catalog` contains the types of that engine. If an update lacks the previous object, the
     /// rules decide as in an engine that does not know the previous object.
-    pub fn explain(
+    pub(crate) fn explain(
         &self,
         catalog: &Catalog,
         resource: &ResourceType,

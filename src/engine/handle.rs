@@ -12,11 +12,8 @@ use super::Spot;
 use super::{
     EngineError,
     conductor::Conductor,
-    handlers::{ConfiguredHandlers, OwnHandler, OwnSink},
-    library::Library,
-    reconcile::Occasion,
-    reload::keep_until_restart,
-    typed::TypedLister,
+    handlers::{OwnHandler, OwnSink},
+    library::pattern_of,
 };
 use crate::{
     config::{Config, HandlerOptions, ResourceConfig},
@@ -31,7 +28,7 @@ use crate::{
     },
     informer::actor::RunningIndexer,
     journal::Journal,
-    lister::Lister,
+    lister::{Lister, TypedLister},
     mutex::lock,
     notification::Notification,
     registry::{Registry, WatchedType, why_unsynced},
@@ -110,7 +107,7 @@ impl EngineHandle {
     /// # Errors
     /// Fails if the engine was stopped.
     pub fn watch<K: Typed>(&self) -> Result<String, EngineError> {
-        self.watch_type(&super::typed::pattern_of::<K>(), |_| {})
+        self.watch_type(&pattern_of::<K>(), |_| {})
     }
 
     /// Starts watching a type by its name, spelled as in `match` of a configuration; `options` can set its options. Returns
@@ -300,44 +297,5 @@ impl EngineHandle {
     #[cfg(any(test, feature = "testing"))]
     pub fn sabotage_handler(&self, name: &str, spot: Spot, harm: Harm) {
         drop(self.conductor.with_delivery(|delivery| delivery.handlers.sabotage(name, spot, harm)));
-    }
-}
-
-impl Conductor {
-    /// Runs a function on the handlers.
-    fn with_delivery<T>(&self, act: impl FnOnce(&mut ConfiguredHandlers) -> T) -> Result<T, EngineError> {
-        lock(&self.delivery).as_mut().map(act).ok_or(EngineError::Stopped)
-    }
-
-    /// Changes the configuration, and everything that depends on it. An error changes nothing. Also returns the result of
-    /// `change`.
-    fn reconfigure<T>(
-        &self,
-        change: impl FnOnce(&mut Library) -> Result<T, EngineError>,
-    ) -> Result<(T, Applied), EngineError> {
-        let mut changed = lock(&self.library).clone();
-        let result = change(&mut changed)?;
-        let mut config = changed.config()?;
-        let running = Arc::clone(&self.lock().config);
-        let needs_restart = keep_until_restart(&running, &mut config);
-        let attachments = self.with_delivery(|delivery| delivery.apply(&config))??;
-        {
-            let mut library = lock(&self.library);
-            changed.indexes = std::mem::take(&mut library.indexes); // they may have grown meanwhile
-            *library = changed;
-        }
-        self.queue_attachments(attachments);
-        let mut state = self.lock();
-        state.config = Arc::new(config);
-        state.told.clear();
-        state.rediscovery.ask_now(self.clock.elapsed());
-        if state.catalog.is_some() {
-            state.all_due(Occasion::Reload);
-        } else {
-            self.show_all_waiting(&mut state);
-        }
-        drop(state);
-        self.poke();
-        Ok((result, Applied { needs_restart }))
     }
 }

@@ -1,5 +1,6 @@
 //! Handlers of the configuration and of the program: their creation, changes and removal.
 
+mod sinks;
 #[cfg(test)]
 mod tests;
 
@@ -13,7 +14,7 @@ use std::{
 use actix::Recipient;
 use tokio::time::Instant;
 
-use super::{EngineError, StopReport, options::size, sinks};
+use super::{EngineError, StopReport, options::size};
 use crate::{
     cloud_event::{Encoder, Formatter, template::Template},
     config::{self, Batch, Config, DeliveryOrder, HandlerConfig, HandlerOptions, Initial, SinkConfig},
@@ -99,7 +100,8 @@ impl ConfiguredHandlers {
         cluster: &str,
         router: Router,
         attached: BTreeMap<String, BTreeSet<String>>,
-        (own_handlers, allow_exec): (Vec<OwnHandler>, bool),
+        own_handlers: Vec<OwnHandler>,
+        allow_exec: bool,
     ) -> Result<(Self, Vec<(UnitId, Attachment)>), EngineError> {
         let has_throttle = |name: &str| config.handlers.get(name).is_some_and(|handler| handler.options.is_throttled());
         let mut delivery = Self {

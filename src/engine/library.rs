@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::Resource as Typed;
 use serde_json::json;
 
 use super::{EngineError, redaction::DigestKey};
@@ -12,6 +13,12 @@ use crate::{
     journal::store::Store,
     list_watch::transform::Transform,
 };
+
+/// Returns the spelling of a type in `match` of a configuration: `pods`, `deployments.v1.apps`.
+pub(super) fn pattern_of<K: Typed>() -> String {
+    let plural = K::URL_PATH_SEGMENT;
+    if K::GROUP.is_empty() { plural.to_owned() } else { format!("{plural}.{}.{}", K::VERSION, K::GROUP) }
+}
 
 /// Additions of a program; see the module. They survive every reload of the files.
 #[derive(Clone, Debug, Default)]

@@ -9,6 +9,12 @@
 //! - `namespace_selector`: one unit per matching namespace, added and removed with the namespace
 //! - the server refuses the whole cluster: one unit per matching namespace in which the type may be watched
 
+pub(crate) mod presence;
+pub(crate) mod reconcile;
+pub(crate) mod rediscovery;
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -34,7 +40,7 @@ const PAGE_SIZE_DEFAULT: u32 = 500;
 
 /// Resource type without its version: all versions show the same objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TypeName {
+pub(crate) struct TypeName {
     /// API group; empty for the core group.
     pub group: String,
     /// Lower-case plural.
@@ -43,7 +49,7 @@ pub struct TypeName {
 
 impl TypeName {
     /// Returns the name of a type.
-    pub fn of(resource: &ResourceType) -> Self {
+    pub(crate) fn of(resource: &ResourceType) -> Self {
         Self { group: resource.group.clone(), plural: resource.plural.clone() }
     }
 }
@@ -58,7 +64,7 @@ impl fmt::Display for TypeName {
 /// Unit that should run: one type in one scope, for one entry. The spec is stored in the state directory. A later run recreates the
 /// unit from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct UnitSpec {
+pub(crate) struct UnitSpec {
     /// Name of the `[resources.*]` entry.
     pub entry: String,
     /// Type of the objects.
@@ -91,7 +97,7 @@ fn hidden_by_earlier_releases() -> bool {
 
 /// Difference between two specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SpecDifference {
+pub(crate) enum SpecDifference {
     /// Both specs describe the same unit.
     Nothing,
     /// The objects are the same, but are kept differently. The new unit can take over the cache and continue the watch.
@@ -102,23 +108,23 @@ pub enum SpecDifference {
 
 impl UnitSpec {
     /// Returns the name of the type.
-    pub fn type_name(&self) -> TypeName {
+    pub(crate) fn type_name(&self) -> TypeName {
         TypeName::of(&self.resource)
     }
 
     /// Returns the description of the unit for handlers.
-    pub fn info(&self) -> UnitInfo {
+    pub(crate) fn info(&self) -> UnitInfo {
         UnitInfo { entry: self.entry.clone(), resource: self.resource.clone(), namespace: self.namespace.clone() }
     }
 
     /// Returns true if the unit watches a namespaced type in the whole cluster. If the server refuses that, it may still allow
     /// single namespaces.
-    pub fn is_whole_of_namespaces(&self) -> bool {
+    pub(crate) fn is_whole_of_namespaces(&self) -> bool {
         self.resource.namespaced && self.namespace.is_none()
     }
 
     /// Returns true if the unit watches objects of `namespace`. Always true for a cluster-scoped type.
-    pub fn covers(&self, namespace: &str) -> bool {
+    pub(crate) fn covers(&self, namespace: &str) -> bool {
         if !self.resource.namespaced {
             return true;
         }
@@ -126,7 +132,7 @@ impl UnitSpec {
     }
 
     /// Returns true if both units may show the same object.
-    pub fn may_overlap(&self, other: &Self) -> bool {
+    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
         match (&self.namespace, &other.namespace) {
             (Some(a), Some(b)) => a == b,
             (Some(namespace), None) => other.covers(namespace),
@@ -136,7 +142,7 @@ impl UnitSpec {
     }
 
     /// Returns true if this unit certainly watches every namespace of `other`.
-    pub fn contains(&self, other: &Self) -> bool {
+    pub(crate) fn contains(&self, other: &Self) -> bool {
         let (own, others) = (&self.options.namespaces, &other.options.namespaces);
         let wider = !self.resource.namespaced || own.is_all() || own == others;
         match (&self.namespace, &other.namespace) {
@@ -147,7 +153,7 @@ impl UnitSpec {
     }
 
     /// Compares this spec with another.
-    pub fn difference(&self, other: &Self) -> SpecDifference {
+    pub(crate) fn difference(&self, other: &Self) -> SpecDifference {
         let (a, b) = (&self.options, &other.options);
         let fetching = self.entry == other.entry
             && self.resource == other.resource
@@ -173,7 +179,7 @@ impl UnitSpec {
 
 /// Knowledge about the cluster's namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum KnownNamespaces {
+pub(crate) enum KnownNamespaces {
     /// The namespaces are not watched, or not listed yet.
     #[default]
     Unknown,
@@ -184,15 +190,15 @@ pub enum KnownNamespaces {
 }
 
 /// Labels of namespaces, by name.
-pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
+pub(crate) type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Rights on a type that the server refuses in the whole cluster, by the name of the namespace. The value is true if the type may
 /// be listed and watched in that namespace, and false if this is refused. A namespace is missing while the right is unknown.
-pub type Allowed = BTreeMap<String, bool>;
+pub(crate) type Allowed = BTreeMap<String, bool>;
 
 /// Reason why a type of an entry has no units.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaitingReason {
+pub(crate) enum WaitingReason {
     /// The namespaces are not known yet; running units continue.
     Namespaces,
     /// Listing namespaces is not allowed, but `namespace_selector` needs it.
@@ -203,7 +209,7 @@ pub enum WaitingReason {
 
 /// Units of one type of one entry.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
+pub(crate) struct Planned {
     /// Name of the `[resources.*]` entry.
     pub entry: String,
     /// Type of the units.
@@ -220,7 +226,7 @@ pub struct Planned {
 
 /// Units that should run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Planned units by type, in the order of entries.
     pub types: BTreeMap<TypeName, Vec<Planned>>,
     /// Set if the namespaces must be watched.
@@ -229,20 +235,20 @@ pub struct Plan {
 
 impl Plan {
     /// Returns true unless the units of a type depend on namespaces that are not known yet.
-    pub fn is_decided(&self, name: &TypeName) -> bool {
+    pub(crate) fn is_decided(&self, name: &TypeName) -> bool {
         let mut planned = self.types.get(name).into_iter().flatten();
         planned.all(|planned| planned.waiting != Some(WaitingReason::Namespaces))
     }
 
     /// Returns the desired units of a type; `None` if they are not [decided](Self::is_decided). Running units then continue.
-    pub fn desired(&self, name: &TypeName) -> Option<Vec<UnitSpec>> {
+    pub(crate) fn desired(&self, name: &TypeName) -> Option<Vec<UnitSpec>> {
         let planned = self.types.get(name).into_iter().flatten();
         self.is_decided(name).then(|| planned.flat_map(|planned| planned.units.iter().cloned()).collect())
     }
 }
 
 /// Plan, with the selected types.
-pub struct Outlook {
+pub(crate) struct Outlook {
     /// Units that should run.
     pub plan: Plan,
     /// Assignment of the served types to entries.
@@ -254,7 +260,7 @@ pub struct Outlook {
 impl Outlook {
     /// Selects the types of the entries, and plans their units; see [`plan`]. `watched` returns the version in which an entry
     /// watches a type. The entry keeps that version as long as the server serves it, because another version needs a new list.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         config: &Config,
         catalog: &Catalog,
         watched: impl Fn(&Owned) -> Option<&'a ResourceType>,
@@ -277,7 +283,7 @@ impl Outlook {
 }
 
 /// Plans the units for the types of each entry. `refused` are the types that are refused in the whole cluster.
-pub fn plan(
+pub(crate) fn plan(
     config: &Config,
     types: &[Owned],
     namespaces: &KnownNamespaces,
@@ -393,6 +399,3 @@ impl Planned {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -17,7 +17,7 @@ use crate::{
 
 /// Files of a configuration, and their last known content.
 #[derive(Clone, Debug)]
-pub struct ConfigFiles {
+pub(crate) struct ConfigFiles {
     paths: Vec<PathBuf>,
     /// Options that flags of the command line override.
     flags: Vec<FlagValue>,
@@ -29,7 +29,7 @@ pub struct ConfigFiles {
 
 impl ConfigFiles {
     /// Accepts the present content as known. Reads the files, so it blocks the thread.
-    pub fn new(paths: Vec<PathBuf>) -> Self {
+    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
         Self { known: fingerprint(&paths), settling: None, flags: Vec::new(), paths }
     }
 
@@ -41,7 +41,7 @@ impl ConfigFiles {
 
     /// Returns true if the content is new, and has not changed since the last check (no write is in progress). Reads the files, so
     /// it blocks the thread.
-    pub fn has_changed(&mut self) -> bool {
+    pub(crate) fn has_changed(&mut self) -> bool {
         let found = fingerprint(&self.paths);
         if found == self.known {
             self.settling = None;
@@ -51,7 +51,7 @@ impl ConfigFiles {
     }
 
     /// Returns true if new content was seen once; the next check decides whether it is complete.
-    pub fn is_settling(&self) -> bool {
+    pub(crate) fn is_settling(&self) -> bool {
         self.settling.is_some()
     }
 
@@ -59,7 +59,7 @@ impl ConfigFiles {
     ///
     /// # Errors
     /// Returns all errors of the files.
-    pub fn load(&mut self) -> Result<Loaded, ConfigErrors> {
+    pub(crate) fn load(&mut self) -> Result<Loaded, ConfigErrors> {
         self.known = fingerprint(&self.paths);
         self.settling = None;
         Config::load_with(&self.paths, environment(), &self.flags)

@@ -10,8 +10,7 @@ use tokio::{
 
 use super::{
     EngineError, StopReport,
-    auxiliary::Auxiliary,
-    conductor::{Conductor, Fatal},
+    conductor::{Conductor, Fatal, auxiliary::Auxiliary},
     handle::EngineHandle,
 };
 use crate::{

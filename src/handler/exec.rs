@@ -36,7 +36,7 @@ const TOLD_BYTES: usize = 512;
 /// Environment variables of the engine that every program inherits.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "LANG", "TZ"];
 /// Name in `env` that means all variables.
-pub const ALL_VARIABLES: &str = "*";
+pub(crate) const ALL_VARIABLES: &str = "*";
 /// Time to wait for the end of the output after the program has ended. Child processes may keep the output open.
 const OUTPUT_TIME: Duration = Duration::from_secs(1);
 
@@ -59,7 +59,7 @@ pub struct ExecOptions {
 /// 0 means delivered. Status 65 (`EX_DATAERR`) means that an event is invalid. Any other status is a temporary failure.
 /// A run that is cancelled is killed, with all processes of its group.
 #[derive(Debug)]
-pub struct Exec {
+pub(crate) struct Exec {
     options: ExecOptions,
     /// Name of the handler: `DELTABUS_HANDLER` in the program's environment.
     name: String,
@@ -68,7 +68,7 @@ pub struct Exec {
 
 impl Exec {
     /// Makes a handler of this name. The program does not run before the first delivery.
-    pub fn new(options: ExecOptions, name: &str, formatter: impl Into<Formatter>) -> Self {
+    pub(crate) fn new(options: ExecOptions, name: &str, formatter: impl Into<Formatter>) -> Self {
         Self { options, name: name.to_owned(), formatter: formatter.into() }
     }
 
@@ -179,7 +179,7 @@ async fn read(output: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
 static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Kills all running programs. Call this before the process exits without waiting for them.
-pub fn kill_all() {
+pub(crate) fn kill_all() {
     for group in lock(&GROUPS).iter() {
         let _ended_before = kill_process_group(*group, Signal::KILL);
     }

@@ -123,7 +123,7 @@ impl Rotate {
 }
 
 /// The handler of type `file`.
-pub struct FileHandler {
+pub(crate) struct FileHandler {
     options: FileOptions,
     formatter: Formatter,
     clock: fn() -> Timestamp,
@@ -154,7 +154,7 @@ struct Open {
 
 impl FileHandler {
     /// Makes the handler and opens its file, so that an invalid path is reported at the start. `replaced` is the token of the thread.
-    pub fn new(
+    pub(crate) fn new(
         options: FileOptions,
         formatter: impl Into<Formatter>,
         replaced: &Replaced,
@@ -167,7 +167,7 @@ impl FileHandler {
     ///
     /// # Errors
     /// Names the file and the error of the system.
-    pub fn check(options: &FileOptions) -> Result<(), String> {
+    pub(crate) fn check(options: &FileOptions) -> Result<(), String> {
         use io::ErrorKind as Kind;
         let Ok(path) = path_at(&options.path, Timestamp::now()) else { return Ok(()) };
         if std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {

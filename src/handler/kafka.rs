@@ -21,12 +21,12 @@ mod deliver;
 #[cfg(feature = "kafka")]
 mod failure;
 #[cfg(feature = "kafka")]
-pub mod message;
+pub(crate) mod message;
 mod options;
 #[cfg(feature = "kafka")]
 mod sent;
 #[cfg_attr(not(any(feature = "kafka", test)), expect(dead_code, reason = "the handler is not built"))]
-pub mod template;
+pub(crate) mod template;
 
 #[cfg(feature = "kafka")]
 pub use deliver::KafkaHandler;

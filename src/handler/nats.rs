@@ -30,6 +30,8 @@
 #[cfg(feature = "nats")]
 mod acks;
 #[cfg(feature = "nats")]
+mod attempt;
+#[cfg(feature = "nats")]
 mod auth;
 #[cfg(feature = "nats")]
 mod deliver;
@@ -46,7 +48,7 @@ mod received;
 mod stored;
 #[cfg(feature = "nats")]
 mod stream;
-pub mod subject;
+pub(crate) mod subject;
 #[cfg(test)]
 #[cfg(feature = "nats")]
 mod tests;

@@ -8,7 +8,7 @@ use std::sync::{
 
 /// Token of one thread. Clones belong to the same thread.
 #[derive(Clone, Debug, Default)]
-pub struct Replaced(Arc<AtomicBool>);
+pub(crate) struct Replaced(Arc<AtomicBool>);
 
 impl Replaced {
     /// Notes that the thread was replaced.

@@ -7,7 +7,7 @@ use std::{
 
 use jiff::tz::TimeZone;
 
-pub mod line;
+pub(crate) mod line;
 
 use self::line::Line;
 use super::{BUFFER_KEPT_MAX, Handler, HandlerError};
@@ -15,7 +15,7 @@ use crate::{cloud_event::Formatter, notification::Notification, printable::print
 
 /// Layout of events.
 #[derive(Clone, Debug)]
-pub enum Look {
+pub(crate) enum Look {
     /// One line per event: a `CloudEvents` JSON object, or the handler's `format`.
     Lines,
     /// One short line per event: `12:04:31 ~ prod/pod/web  Pending → Running`. Of the output of a template, characters that could
@@ -31,7 +31,7 @@ pub enum Look {
 impl Look {
     /// Returns the layout for this process's stdout: short on a terminal, with colours unless `NO_COLOR` or `TERM=dumb`
     /// is set.
-    pub fn of_stdout() -> Self {
+    pub(crate) fn of_stdout() -> Self {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
             return Self::Lines;
@@ -45,14 +45,14 @@ static REDIRECTED: OnceLock<fn() -> Box<dyn Write + Send>> = OnceLock::new();
 
 /// Lets handlers that are created after this call write through `writer`. A program that draws on the same terminal needs this.
 /// Only the first call has an effect.
-pub fn redirect(writer: fn() -> Box<dyn Write + Send>) {
+pub(crate) fn redirect(writer: fn() -> Box<dyn Write + Send>) {
     REDIRECTED.get_or_init(|| writer);
 }
 
 /// Handler that writes to stdout, or to another writer: one write per batch.
 ///
 /// On a broken pipe the handler ends, but the engine keeps running.
-pub struct Stdout {
+pub(crate) struct Stdout {
     out: Box<dyn Write + Send>,
     look: Look,
     formatter: Formatter,
@@ -63,13 +63,13 @@ pub struct Stdout {
 
 impl Stdout {
     /// Makes a handler for this process's stdout, or for the writer set by [`redirect`].
-    pub fn new(formatter: impl Into<Formatter>) -> Self {
+    pub(crate) fn new(formatter: impl Into<Formatter>) -> Self {
         let out = REDIRECTED.get().map_or_else(|| Box::new(io::stdout()) as Box<dyn Write + Send>, |writer| writer());
         Self::to(out, Look::of_stdout(), formatter)
     }
 
     /// Makes a handler for any writer.
-    pub fn to(out: Box<dyn Write + Send>, look: Look, formatter: impl Into<Formatter>) -> Self {
+    pub(crate) fn to(out: Box<dyn Write + Send>, look: Look, formatter: impl Into<Formatter>) -> Self {
         Self { out, look, formatter: formatter.into(), buffer: Vec::new(), torn: false }
     }
 

@@ -22,10 +22,10 @@ use jiff::Timestamp;
 use tokio::time::timeout;
 
 pub(crate) use self::target::header_name;
+pub(crate) use self::target::{read_header, read_url};
 pub use self::{
     options::{WebhookMethod, WebhookOptions, WebhookTls},
     signing::Auth,
-    target::{read_header, read_url},
 };
 use self::{
     signing::{hide, message_id},

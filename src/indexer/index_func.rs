@@ -10,7 +10,7 @@ use std::{
 use crate::object::{FieldPath, Object, Plucker};
 
 /// Name of the index that every cache has.
-pub const NAMESPACE_INDEX: &str = "namespace";
+pub(crate) const NAMESPACE_INDEX: &str = "namespace";
 
 /// A named index function. It returns zero or more values per object (I-1).
 ///

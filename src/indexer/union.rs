@@ -20,7 +20,7 @@ use crate::object::{KeyRef, Object, ResourceVersion};
 
 /// The current caches of one type. All readers share this list, and follow its changes.
 #[derive(Default)]
-pub struct Caches {
+pub(crate) struct Caches {
     factories: ArcSwap<Vec<ReaderFactory>>,
     /// Number of changes to `factories`.
     changes: AtomicU64,
@@ -28,13 +28,13 @@ pub struct Caches {
 
 impl Caches {
     /// Replaces the caches. Later reads use the new ones. Keep the old caches until this call returns.
-    pub fn set(&self, factories: Vec<ReaderFactory>) {
+    pub(crate) fn set(&self, factories: Vec<ReaderFactory>) {
         self.factories.store(Arc::new(factories));
         self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Returns a reader. Takes a lock for each cache.
-    pub fn reader(self: &Arc<Self>) -> UnionReader {
+    pub(crate) fn reader(self: &Arc<Self>) -> UnionReader {
         // The counter is read first: a later change of the caches is then noticed by the next read.
         let changes = self.changes.load(Ordering::Acquire);
         let readers = RefCell::new(self.readers());

@@ -9,7 +9,7 @@ use super::{Indexer, Transaction, attachment_changes, siblings::Siblings, slot::
 use crate::{
     change::Change,
     delta_fifo::Deltas,
-    journal::{AppendError, Attachment, Journal, Ticket, UnitId},
+    journal::{AppendError, Attachment, Journal, Ticket, UnitId, UnitWriter},
     object::Object,
     status::UnitStatus,
     supervisor::fault::{Fault, Moment},
@@ -49,12 +49,11 @@ fn observe(indexer: &Indexer, changes: &[Change], status: &UnitStatus) {
     view::show(&mut shown, indexer.store().meta());
 }
 
-/// Writer for the batches of one unit in one epoch. Once a later epoch exists, the journal refuses the appends of this writer.
+/// Writer for the batches of one unit in one generation. Once a later generation exists, the journal refuses the appends of this writer.
 pub(crate) struct IndexerWriter {
     pub(super) lease: IndexerLease,
     pub(super) journal: Journal,
-    unit: UnitId,
-    epoch: u64,
+    writer: UnitWriter,
     siblings: Arc<Siblings>,
     status: Arc<UnitStatus>,
     /// Fault that a test has injected into the next batch.
@@ -62,15 +61,15 @@ pub(crate) struct IndexerWriter {
 }
 
 impl IndexerWriter {
-    /// Returns the writer of a unit in one epoch.
+    /// Returns the writer of a unit in one generation.
     pub(crate) fn new(
         lease: IndexerLease,
         journal: Journal,
-        (unit, epoch): (UnitId, u64),
+        writer: UnitWriter,
         siblings: Arc<Siblings>,
         status: Arc<UnitStatus>,
     ) -> Self {
-        Self { lease, journal, unit, epoch, siblings, status, fault: Fault::default() }
+        Self { lease, journal, writer, siblings, status, fault: Fault::default() }
     }
 
     /// Plans a batch, and stores the plan in the slot. If this actor ends, the next actor finds the plan there.
@@ -106,16 +105,16 @@ impl IndexerWriter {
         let append = |transaction: Arc<Transaction>| {
             self.lease.set_in_flight(Some(Arc::clone(&transaction)));
             let Transaction { changes, reached, .. } = &*transaction;
-            let changes = self.journal.worth_recording(self.unit, changes);
-            let ticket = self.journal.append(self.unit, self.epoch, &changes, reached, Timestamp::now())?;
+            let changes = self.journal.worth_recording(self.writer.unit, changes);
+            let ticket = self.journal.append(self.writer, &changes, reached, Timestamp::now())?;
             Ok((transaction, ticket))
         };
         let objects = transaction.objects;
         if !transaction.completes_initial() {
-            self.siblings.note(self.unit, objects);
+            self.siblings.note(self.writer.unit, objects);
             return append(transaction);
         }
-        self.siblings.sync(self.unit, objects, |total| {
+        self.siblings.sync(self.writer.unit, objects, |total| {
             let mut transaction = Arc::unwrap_or_clone(transaction);
             transaction.set_total(total);
             append(Arc::new(transaction))
@@ -126,7 +125,7 @@ impl IndexerWriter {
     pub(super) fn attach_reader(&self, asked: Attachment) -> Result<(), AppendError> {
         let indexer = self.lease.get();
         let changes = attachment_changes(asked.kind, &indexer.options.keep, || indexer.objects());
-        self.journal.attach(asked, self.unit, self.epoch, &changes, Timestamp::now())
+        self.journal.attach(asked, self.writer, &changes, Timestamp::now())
     }
 
     /// Replaces cached objects with `forms`, other encodings of the same states, for instance packed.

@@ -189,9 +189,14 @@ impl UnitSupervisor {
         }
     }
 
-    fn publish(&self) {
-        let restart = self.core.show(&mut self.informer.status.lock(), &STAGES, self.clock.elapsed());
-        if let Some((Restart { attempt, delay }, cause)) = restart {
+    fn publish(&mut self) {
+        let mut view = self.informer.status.lock();
+        self.core.show(&mut view);
+        if let Some((Restart { attempt, delay }, actor, cause)) = self.core.take_failure(self.clock.elapsed()) {
+            if *cause == Exit::Hung {
+                view.last_error = Some(format!("{} hung", actor.map_or("start", |actor| STAGES[actor])));
+            }
+            drop(view);
             info!(resource = %self.informer.resource, attempt, ?delay, %cause, "unit restarts");
         }
     }

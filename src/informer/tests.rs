@@ -381,7 +381,7 @@ fn last_records_of_unit_come_by_key() {
         unit.retire(journal, &retirement(unit.objects(), Retirement::Removed(Cause::Reload))).unwrap();
         bench.says("xa102 Reload, xb101 Reload").await;
         assert!(unit.launch(1, &bench.shared).is_err(), "no actor of it starts any more");
-        assert!(journal.append(unit.id, 1, &[], &Reached::default(), Timestamp::now()).is_err(), "nor appends");
+        assert!(journal.append(unit.id.writer(1), &[], &Reached::default(), Timestamp::now()).is_err(), "nor appends");
     });
     let gone = retirement(vec![object_with_uid("z", "u", "1")], Retirement::Deleted(Cause::Relist));
     assert_eq!(crate::indexer::testing::show(&gone), "!z1 Relist");

@@ -50,7 +50,7 @@ impl RecordFilter {
 
 /// Judgement of a filter about one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The reader gets the record.
     Wanted,
     /// The reader does not get the record.
@@ -61,7 +61,7 @@ pub enum Verdict {
 
 /// A record that was judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub(crate) struct Judged {
     /// Position of the record.
     pub sequence: Sequence,
     /// Judgement about the record.
@@ -70,7 +70,7 @@ pub struct Judged {
 
 /// Errors of a filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FilterFailures {
+pub(crate) struct FilterFailures {
     /// Number of errors.
     pub count: u64,
     /// Object and text of the last error.

@@ -30,7 +30,7 @@ fn open(journal: &Journal, max_events: usize, filter: &std::sync::Arc<Even>) -> 
 }
 
 fn commit(journal: &Journal, changes: &[Change]) {
-    let ticket = journal.append(UnitId(0), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    let ticket = journal.append(UnitId(0).writer(1), changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
     journal.inner.core().check();
 }

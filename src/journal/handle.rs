@@ -7,7 +7,9 @@ mod skipping;
 mod timeline;
 mod units;
 
-pub use self::timeline::{AfterError, TimedPosition};
+pub(crate) use self::timeline::AfterError;
+#[cfg(test)]
+pub(crate) use self::timeline::TimedPosition;
 
 use std::{
     path::Path,

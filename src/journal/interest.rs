@@ -37,7 +37,8 @@ pub struct UnitInterest {
 /// resync of a round.
 pub(super) fn wants(
     changes: ChangeSet,
-    (kind, cause): (ChangeKind, Option<Cause>),
+    kind: ChangeKind,
+    cause: Option<Cause>,
     unit: &JournalUnit,
     is_resync_due: impl Fn(u32) -> bool,
 ) -> bool {

@@ -40,7 +40,7 @@ impl ReaderFilter for Told {
 }
 
 fn commit(journal: &Journal, changes: &[Change]) -> Sequence {
-    let ticket = journal.append(UnitId(0), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    let ticket = journal.append(UnitId(0).writer(1), changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
     ticket.last
 }

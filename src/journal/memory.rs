@@ -21,7 +21,7 @@ use educe::Educe;
 
 use self::units::Units;
 use super::{
-    Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId,
+    Fenced, Fsync, ReaderId, Record, Sequence, Ticket, TypeNumber, UnitId, UnitWriter,
     reader::JournalReader,
     store::{NOBODY, Recovered, StoredReader},
     timeline::{self, Appended, Timeline},
@@ -148,18 +148,18 @@ impl MemoryJournal {
     /// Appends invisible records. With a store, the caller must then call [`Self::written`] or [`Self::take_back`].
     pub(crate) fn append(
         &mut self,
-        unit: UnitId,
-        epoch: u64,
+        writer: UnitWriter,
         changes: &[Change],
         reached: &Reached,
         now_micros: i64,
     ) -> Result<Ticket, Fenced> {
-        self.check_epoch(unit, epoch)?;
+        self.check_generation(writer)?;
+        let unit = writer.unit;
         let version = timeline::number(reached.resume_version.as_str());
         if changes.is_empty() {
             self.reach(unit, version);
         }
-        Ok(self.push((unit, version), changes, now_micros, Turn::Show))
+        Ok(self.push(unit, version, changes, now_micros, Turn::Show))
     }
 
     /// Notes that a unit reaches a version without a change, once its earlier changes are visible.
@@ -183,7 +183,7 @@ impl MemoryJournal {
         if changes.is_empty() {
             self.timeline.reach(unit, version);
         }
-        self.push((unit, version), changes, now_micros, Turn::Seed)
+        self.push(unit, version, changes, now_micros, Turn::Seed)
     }
 
     /// Appends released records for one reader. When they become visible, the reader starts to see the unit if `attaches` is set, and
@@ -191,23 +191,25 @@ impl MemoryJournal {
     /// change](Self::changes_view). With a store, the caller must otherwise call [`Self::written`] or [`Self::take_back`].
     pub(crate) fn attach(
         &mut self,
-        (reader, attaches): (ReaderId, bool),
-        unit: UnitId,
-        epoch: u64,
+        reader: ReaderId,
+        attaches: bool,
+        writer: UnitWriter,
         changes: &[Change],
         now_micros: i64,
     ) -> Result<Option<Ticket>, Fenced> {
-        self.check_epoch(unit, epoch)?;
-        let Some(open) = self.readers.get(&reader).filter(|_| self.changes_view((reader, attaches), unit)) else {
+        self.check_generation(writer)?;
+        let unit = writer.unit;
+        let Some(open) = self.readers.get(&reader).filter(|_| self.changes_view(reader, attaches, unit)) else {
             return Ok(None);
         };
         let attach = attaches.then(|| open.resync_every(unit));
-        Ok(Some(self.push((unit, None), changes, now_micros, Turn::Attachment { reader, attach })))
+        Ok(Some(self.push(unit, None, changes, now_micros, Turn::Attachment { reader, attach })))
     }
 
     fn push(
         &mut self,
-        (unit, version): (UnitId, Option<NonZeroU64>),
+        unit: UnitId,
+        version: Option<NonZeroU64>,
         changes: &[Change],
         now_micros: i64,
         turn: Turn,
@@ -247,7 +249,7 @@ impl MemoryJournal {
 
     /// Returns true if an attachment changes what an open reader sees, once its pending ones are visible. Records of one without
     /// an effect would reach the reader after a crash.
-    pub(crate) fn changes_view(&self, (reader, attaches): (ReaderId, bool), unit: UnitId) -> bool {
+    pub(crate) fn changes_view(&self, reader: ReaderId, attaches: bool, unit: UnitId) -> bool {
         let pending = self.pending.iter().rev().find_map(|batch| match batch.turn {
             Turn::Attachment { reader: of, attach } if of == reader && batch.unit == unit => Some(attach.is_some()),
             _ => None,
@@ -263,14 +265,14 @@ impl MemoryJournal {
     }
 
     /// Notes that the store has written an append, and that the unit has thereby reached the versions in `reached`. If a newer
-    /// epoch owns the unit by now, takes the append back and fails.
+    /// generation owns the unit by now, takes the append back and fails.
     pub(crate) fn written(
         &mut self,
-        (unit, epoch): (UnitId, u64),
+        writer: UnitWriter,
         ticket: Ticket,
         reached: Option<&Reached>,
     ) -> Result<(), Fenced> {
-        if let Err(fenced) = self.check_epoch(unit, epoch) {
+        if let Err(fenced) = self.check_generation(writer) {
             self.take_back(ticket);
             return Err(fenced);
         }

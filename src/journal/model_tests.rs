@@ -272,7 +272,7 @@ struct Run {
     readers: Vec<(ReaderId, Consumer, Interest, WhenFull)>,
     /// Judgements that a reader has not applied yet.
     judging: Option<(usize, Vec<Judged>)>,
-    epoch: u64,
+    generation: u64,
     hits: Hits,
 }
 
@@ -326,15 +326,17 @@ impl Run {
             before: BTreeMap::new(),
             readers,
             judging: None,
-            epoch: 1,
+            generation: 1,
             hits: Hits::default(),
         }
     }
 
     /// Appends changes, and notes the readers that must see them.
     fn append(&mut self, unit: u32, changes: &[Change]) -> Ticket {
-        let ticket =
-            self.journal.append(self.at_work[unit as usize], self.epoch, changes, &Reached::default(), 1).unwrap();
+        let ticket = self
+            .journal
+            .append(self.at_work[unit as usize].writer(self.generation), changes, &Reached::default(), 1)
+            .unwrap();
         assert_eq!(ticket.last.0 + 1 - ticket.first.0, changes.len() as u64);
         for (at, change) in changes.iter().enumerate() {
             let sequence = ticket.first.0 + at as u64;
@@ -390,15 +392,21 @@ impl Run {
         let at_work = self.at_work[unit as usize];
         let changes_view = consumer.sees.contains(&unit) == detaches;
         if detaches {
-            let epoch = self.epoch;
-            self.journal.advance(|journal| journal.attach((*id, false), at_work, epoch, &changes, 1)).0.unwrap();
+            let generation = self.generation;
+            self.journal
+                .advance(|journal| journal.attach(*id, false, at_work.writer(generation), &changes, 1))
+                .0
+                .unwrap();
             consumer.sees.remove(&unit);
             consumer.begins_with.remove(&unit);
             self.hits.left += u64::from(changes_view);
             consumer.awaits.insert(unit);
         } else {
-            let epoch = self.epoch;
-            self.journal.advance(|journal| journal.attach((*id, true), at_work, epoch, &changes, 1)).0.unwrap();
+            let generation = self.generation;
+            self.journal
+                .advance(|journal| journal.attach(*id, true, at_work.writer(generation), &changes, 1))
+                .0
+                .unwrap();
             self.hits.attached += u64::from(changes_view);
             consumer.awaits.remove(&unit);
             if changes_view {
@@ -513,11 +521,19 @@ impl Run {
             Op::Resync { unit } => self.resync(*unit),
             Op::Succeed { unit } => self.succeed(*unit),
             Op::LateAppend { unit } => {
-                self.epoch += 1;
+                self.generation += 1;
                 let unit = self.at_work[*unit as usize];
-                self.journal.fence(unit, self.epoch);
-                assert!(self.journal.append(unit, self.epoch - 1, &[synced(9)], &Reached::default(), 1).is_err());
-                assert!(self.journal.attach((self.readers[0].0, true), unit, self.epoch - 1, &[synced(9)], 1).is_err());
+                self.journal.fence(unit.writer(self.generation));
+                assert!(
+                    self.journal
+                        .append(unit.writer(self.generation - 1), &[synced(9)], &Reached::default(), 1)
+                        .is_err()
+                );
+                assert!(
+                    self.journal
+                        .attach(self.readers[0].0, true, unit.writer(self.generation - 1), &[synced(9)], 1)
+                        .is_err()
+                );
             }
             Op::Read { reader, events, bytes } => self.read(*reader, *events, *bytes),
             Op::Ack { reader, part } => self.ack(*reader, *part),

@@ -15,7 +15,7 @@ use self::{
     tally::Tally,
     waiting::{Context, InMemory, InStore, Waiting},
 };
-pub use self::{saving::Held, waiting::ToLoad};
+pub(crate) use self::{saving::Held, waiting::ToLoad};
 use super::{
     Bounds, EventName, Losses, ReaderStats, Record, Sequence, UnitTerms, memory::units::Units, store::StoredReader,
 };

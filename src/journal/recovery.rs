@@ -42,7 +42,7 @@ impl StoredReader {
             None => sees(head.kind, unit, units, |unit| self.attached.contains(&unit)),
         };
         let no_resync = |_| false;
-        if sees && wants(changes, (head.kind, head.cause), unit, no_resync) {
+        if sees && wants(changes, head.kind, head.cause, unit, no_resync) {
             self.pending.insert(head.sequence);
         }
     }

@@ -120,7 +120,7 @@ impl Cluster {
             pace.tick().await; // some 30 MB a second
             let changes = self.round(round);
             loop {
-                match journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
+                match journal.append(UnitId(0).writer(1), &changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
                     Ok(ticket) => break journal.release(ticket),
                     Err(AppendError::NotWritable(NotWritable::Full { .. } | NotWritable::Behind { .. })) => {
                         journal.writable().await; // the disk is slow

@@ -38,10 +38,11 @@ use std::{
 use roaring::RoaringTreemap;
 
 pub(super) use self::compact::{CompactionStep, Compactor};
+pub use self::parts::Append;
 use self::{error::Fault, files::Files, recent::Recent, seal::Sealer};
-pub use self::{
+pub(crate) use self::{
     error::StoreError,
-    parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit},
+    parts::{LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit},
     record::Head,
 };
 use super::UnitId;

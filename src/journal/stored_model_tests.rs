@@ -311,7 +311,7 @@ struct Run {
     released: BTreeSet<u64>,
     readers: Vec<Consumer>,
     version: u64,
-    epoch: u64,
+    generation: u64,
     hits: Hits,
 }
 
@@ -364,7 +364,7 @@ impl Run {
             released: BTreeSet::new(),
             readers: (0..READERS).map(|_| Consumer::default()).collect(),
             version: 0,
-            epoch: 1,
+            generation: 1,
             hits: Hits::default(),
         };
         run.disk.synced.first = 1;
@@ -397,7 +397,8 @@ impl Run {
             return;
         }
         let changes: Vec<_> = changes.iter().map(|(name, dice)| self.change(*name, *dice)).collect();
-        let ticket = self.journal.append(UnitId(unit), self.epoch, &changes, &Reached::default(), 1).unwrap();
+        let ticket =
+            self.journal.append(UnitId(unit).writer(self.generation), &changes, &Reached::default(), 1).unwrap();
         assert!(self.disk.now.records.keys().all(|sequence| *sequence < ticket.first.0), "places only grow");
         let records = records(ticket, unit, &changes);
         for (number, reader) in self.readers.iter_mut().enumerate() {
@@ -428,7 +429,7 @@ impl Run {
         }
         *is_written = true;
         self.disk.write(Write::Records(records.iter().map(|record| (record.clone(), None)).collect()));
-        let of = (UnitId(unit), self.epoch);
+        let of = UnitId(unit).writer(self.generation);
         self.journal.advance(|journal| journal.written(of, ticket, Some(&Reached::default()))).0.unwrap();
     }
 
@@ -565,7 +566,8 @@ impl Run {
             Change::Removed { object, cause: Cause::Reload }
         };
         let changes = with_marker(attaches, if silent { &[] } else { std::slice::from_ref(&change) });
-        let ticket = self.journal.attach((id, attaches), UnitId(unit), self.epoch, &changes, 1).unwrap().unwrap();
+        let ticket =
+            self.journal.attach(id, attaches, UnitId(unit).writer(self.generation), &changes, 1).unwrap().unwrap();
         let reader = &mut self.readers[number];
         if !silent && is_wanted(number, &change) {
             reader.wanted.insert(ticket.first.0);
@@ -580,7 +582,7 @@ impl Run {
         let only = self.journal.address(id).to_string();
         let written = records(ticket, unit, &changes).into_iter().map(|record| (record, Some(only.clone())));
         self.disk.write(Write::Records(written.collect()));
-        let of = (UnitId(unit), self.epoch);
+        let of = UnitId(unit).writer(self.generation);
         self.journal.advance(|journal| journal.written(of, ticket, None)).0.unwrap();
         self.released.insert(ticket.first.0);
     }

@@ -45,7 +45,7 @@ pub(super) fn small() -> Bounds {
 }
 
 fn commit(journal: &Journal, unit: u32, changes: &[Change]) -> Ticket {
-    let ticket = journal.append(UnitId(unit), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    let ticket = journal.append(UnitId(unit).writer(1), changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
     ticket
 }
@@ -54,7 +54,7 @@ fn commit(journal: &Journal, unit: u32, changes: &[Change]) -> Ticket {
 async fn commit_at_last(journal: &Journal, changes: &[Change]) -> u64 {
     let mut refused = 0;
     loop {
-        match journal.append(UnitId(0), 1, changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
+        match journal.append(UnitId(0).writer(1), changes, &Reached::default(), Timestamp::UNIX_EPOCH) {
             Ok(ticket) => {
                 journal.release(ticket);
                 return refused;
@@ -114,7 +114,7 @@ async fn clean_stop_repeats_and_loses_nothing() {
     let batch = journal.fetch(reader, 10, usize::MAX).await;
     assert_eq!(journal.ack_each(reader, &[batch[1].sequence]), 1, "the last one first");
     journal.close().unwrap();
-    let closed = journal.append(UnitId(0), 1, &[added("d", "d", 1)], &Reached::default(), Timestamp::UNIX_EPOCH);
+    let closed = journal.append(UnitId(0).writer(1), &[added("d", "d", 1)], &Reached::default(), Timestamp::UNIX_EPOCH);
     assert_eq!(closed, Err(AppendError::NotWritable(NotWritable::Closed)));
     drop(journal);
 
@@ -244,8 +244,8 @@ async fn joined_reader_keeps_its_unit_after_restart() {
     let other = journal.open_reader(named("other", small())).unwrap();
     let replay = Change::Added { object: pod("a", "a", 1), cause: Cause::Replay };
     let attach = Attachment { reader: late, kind: AttachmentKind::Attach(None) };
-    journal.attach(attach, UnitId(0), 1, &[replay], Timestamp::UNIX_EPOCH).unwrap();
-    journal.attach(attach, UnitId(1), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    journal.attach(attach, UnitId(0).writer(1), &[replay], Timestamp::UNIX_EPOCH).unwrap();
+    journal.attach(attach, UnitId(1).writer(1), &[], Timestamp::UNIX_EPOCH).unwrap();
     commit(&journal, 0, &[updated("a", "a", 1, 2)]);
     commit(&journal, 1, &[added("b", "b", 1)]);
     journal.close().unwrap();
@@ -265,9 +265,9 @@ async fn new_reader_gets_no_records_of_removed_one() {
     let journal = open(dir.path(), JournalOptions::default());
     let old = journal.open_reader(named("one", small())).unwrap();
     // The detachment stays invisible, because an earlier append is not released.
-    journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+    journal.append(UnitId(1).writer(1), &[added("x", "x", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     let detach = Attachment { reader: old, kind: AttachmentKind::Detach };
-    journal.attach(detach, UnitId(0), 1, &[removed("a", "a", 1)], Timestamp::UNIX_EPOCH).unwrap();
+    journal.attach(detach, UnitId(0).writer(1), &[removed("a", "a", 1)], Timestamp::UNIX_EPOCH).unwrap();
     journal.close_reader(old);
     let mut options = named("one", small());
     options.interest.units.values_mut().for_each(|unit| unit.attaches = true);
@@ -279,7 +279,7 @@ async fn new_reader_gets_no_records_of_removed_one() {
     assert_eq!(journal.stats(new).queued, 0);
     commit(&journal, 1, &[added("y", "y", 1)]);
     let attach = Attachment { reader: new, kind: AttachmentKind::Attach(None) };
-    journal.attach(attach, UnitId(0), 1, &[], Timestamp::UNIX_EPOCH).unwrap();
+    journal.attach(attach, UnitId(0).writer(1), &[], Timestamp::UNIX_EPOCH).unwrap();
     commit(&journal, 0, &[added("b", "b", 1)]);
     assert_eq!(words(&take(&journal, new, 1).await), ["added b/1"]);
 }
@@ -304,7 +304,8 @@ async fn retention_removes_only_unneeded_records() {
     // The state exceeds its limit, all of it is needed, and none can be coalesced.
     let is_slow = |why: &_| matches!(why, Some(NotWritable::Full { slowest, .. }) if slowest == "slow");
     wait_for(&journal, |health| is_slow(&health.not_writable)).await;
-    let refused = journal.append(UnitId(0), 1, &different(1), &Reached::default(), Timestamp::UNIX_EPOCH).unwrap_err();
+    let refused =
+        journal.append(UnitId(0).writer(1), &different(1), &Reached::default(), Timestamp::UNIX_EPOCH).unwrap_err();
     assert!(refused.to_string().contains("the slowest handler is \"slow\""), "{refused}");
     assert_eq!(journal.health().needed, Sequence(101), "what waits is in entries of its own");
     assert_eq!(words(&take(&journal, slow, 100).await), words(&different_records(100)));
@@ -380,7 +381,7 @@ fn full_disk_blocks_reading_and_loses_nothing() {
         limit_file_size("1");
         let mut n = 101;
         let refused = loop {
-            match journal.append(UnitId(0), 1, &[change(n)], &Reached::default(), Timestamp::UNIX_EPOCH) {
+            match journal.append(UnitId(0).writer(1), &[change(n)], &Reached::default(), Timestamp::UNIX_EPOCH) {
                 Ok(ticket) => journal.release(ticket),
                 Err(refused) => break refused,
             }

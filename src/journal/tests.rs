@@ -19,7 +19,7 @@ fn reader(journal: &mut MemoryJournal, max_events: usize, when_full: WhenFull) -
 }
 
 fn commit(journal: &mut MemoryJournal, unit: u32, changes: &[Change]) {
-    let ticket = journal.append(UnitId(unit), 1, changes, &Reached::default(), 5).unwrap();
+    let ticket = journal.append(UnitId(unit).writer(1), changes, &Reached::default(), 5).unwrap();
     release(journal, ticket);
     journal.check();
 }
@@ -116,7 +116,7 @@ fn refreshed_object_updates_queued_bodies_without_event() {
     );
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    let ticket = journal.append(UnitId(0), 1, &[refreshed(1)], &Reached::default(), 1).unwrap();
+    let ticket = journal.append(UnitId(0).writer(1), &[refreshed(1)], &Reached::default(), 1).unwrap();
     assert!(release(&mut journal, ticket).is_empty(), "nobody is woken");
     assert_eq!((journal.stats(one).wanted, journal.released()), (0, Sequence(1)));
 }
@@ -233,8 +233,8 @@ fn dropped_records_are_named() {
 fn readers_see_nothing_above_watermark() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    let first = journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), 0).unwrap();
-    let second = journal.append(UnitId(1), 1, &[added("b", "b", 1)], &Reached::default(), 0).unwrap();
+    let first = journal.append(UnitId(0).writer(1), &[added("a", "a", 1)], &Reached::default(), 0).unwrap();
+    let second = journal.append(UnitId(1).writer(1), &[added("b", "b", 1)], &Reached::default(), 0).unwrap();
     assert!(release(&mut journal, second).is_empty());
     assert!(journal[one].read_judged(10, 1000).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), Some(first));
@@ -247,16 +247,16 @@ fn readers_see_nothing_above_watermark() {
 fn replaced_unit_is_fenced_and_rolled_back() {
     let mut journal = MemoryJournal::default();
     let one = reader(&mut journal, 10, WhenFull::Coalesce);
-    let hung = journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), 0).unwrap();
-    let other = journal.append(UnitId(1), 1, &[added("b", "b", 1)], &Reached::default(), 0).unwrap();
+    let hung = journal.append(UnitId(0).writer(1), &[added("a", "a", 1)], &Reached::default(), 0).unwrap();
+    let other = journal.append(UnitId(1).writer(1), &[added("b", "b", 1)], &Reached::default(), 0).unwrap();
     release(&mut journal, other);
-    journal.fence(UnitId(0), 2);
-    let late = journal.append(UnitId(0), 1, &[added("a", "a", 2)], &Reached::default(), 0);
-    assert_eq!(late, Err(Fenced { unit: UnitId(0), epoch: 1, current: 2 }));
+    journal.fence(UnitId(0).writer(2));
+    let late = journal.append(UnitId(0).writer(1), &[added("a", "a", 2)], &Reached::default(), 0);
+    assert_eq!(late, Err(Fenced { writer: UnitId(0).writer(1), current: 2 }));
     assert_eq!(journal.advance(|journal| journal.take_back(hung)).1, [one]);
     assert!(release(&mut journal, hung).is_empty());
     assert_eq!(all(&mut journal, one), ["added b/1"]);
-    journal.append(UnitId(0), 2, &[], &Reached::default(), 0).unwrap();
+    journal.append(UnitId(0).writer(2), &[], &Reached::default(), 0).unwrap();
     assert_eq!(journal.outstanding(UnitId(0)), None);
 }
 
@@ -294,7 +294,7 @@ async fn release_wakes_readers_without_lost_wakeup() {
     let options = ReaderOptions { interest: everything(), ..ReaderOptions::default() };
     let one = journal.open_reader(options).unwrap();
     let ticket =
-        journal.append(UnitId(0), 1, &[added("a", "a", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
+        journal.append(UnitId(0).writer(1), &[added("a", "a", 1)], &Reached::default(), Timestamp::UNIX_EPOCH).unwrap();
     journal.release(ticket);
     journal.readable(one).await;
     assert_eq!(journal.read(one, 10, 1000).len(), 1);
@@ -336,10 +336,10 @@ fn attach(
     journal: &mut MemoryJournal,
     reader: ReaderId,
     unit: UnitId,
-    epoch: u64,
+    generation: u64,
     changes: &[Change],
 ) -> Result<(), Fenced> {
-    journal.advance(|journal| journal.attach((reader, true), unit, epoch, changes, 5)).0?;
+    journal.advance(|journal| journal.attach(reader, true, unit.writer(generation), changes, 5)).0?;
     Ok(())
 }
 
@@ -376,13 +376,13 @@ fn late_reader_gets_cache_once_then_changes() {
 fn private_records_wait_for_unreleased_ones() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, Interest { changes: ChangeSet::ALL, ..Interest::default() });
-    let ticket = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 0).unwrap();
+    let ticket = journal.append(UnitId(1).writer(1), &[added("x", "x", 1)], &Reached::default(), 0).unwrap();
     attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     assert!(journal[late].read_judged(9, usize::MAX).is_empty());
     assert_eq!(journal.outstanding(UnitId(0)), None, "nothing of it has to be released");
     assert_eq!(release(&mut journal, ticket), [late]);
     assert_eq!(all(&mut journal, late), ["added a/1"]);
-    assert!(attach(&mut journal, late, UnitId(0), 0, &[]).is_err(), "an older epoch is fenced");
+    assert!(attach(&mut journal, late, UnitId(0), 0, &[]).is_err(), "an older generation is fenced");
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn rejoining_reader_sees_removed_then_added() {
     let one = open(&mut journal, every(0));
     commit(&mut journal, 0, &[added("a", "a", 1)]);
     let removed = Change::Removed { object: pod("a", "a", 1), cause: Cause::Reload };
-    journal.advance(|journal| journal.attach((one, false), UnitId(0), 1, &[removed], 0)).0.unwrap();
+    journal.advance(|journal| journal.attach(one, false, UnitId(0).writer(1), &[removed], 0)).0.unwrap();
     commit(&mut journal, 0, &[updated("a", "a", 1, 2)]);
     attach(&mut journal, one, UnitId(0), 1, &[replayed("a", 2)]).unwrap();
     assert_eq!(journal[one].read_judged(9, usize::MAX).len(), 3);
@@ -520,7 +520,7 @@ fn late_reader_gets_the_same_rounds_as_others() {
 fn unit_replaced_during_a_join_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
     let late = open(&mut journal, with_resyncs(UnitId(0), true));
-    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
+    let before = journal.append(UnitId(1).writer(1), &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
     attach(&mut journal, late, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(late, &with_resyncs(UnitId(2), true));
@@ -533,8 +533,8 @@ fn unit_replaced_during_a_join_still_shows_its_resyncs() {
 fn unit_replaced_while_a_reader_leaves_and_joins_it_still_shows_its_resyncs() {
     let mut journal = MemoryJournal::default();
     let reader = open(&mut journal, with_resyncs(UnitId(0), false));
-    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
-    journal.attach((reader, false), UnitId(0), 1, &[removed("a", "a", 1)], 5).unwrap();
+    let before = journal.append(UnitId(1).writer(1), &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
+    journal.attach(reader, false, UnitId(0).writer(1), &[removed("a", "a", 1)], 5).unwrap();
     attach(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     journal.set_interest(reader, &with_resyncs(UnitId(2), true));
@@ -548,7 +548,7 @@ fn pending_join_follows_changed_resync_interval() {
     let mut without = with_resyncs(UnitId(0), true);
     without.units.insert(UnitId(0), UnitInterest { attaches: true, resync_every: 0 });
     let reader = open(&mut journal, without);
-    let before = journal.append(UnitId(1), 1, &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
+    let before = journal.append(UnitId(1).writer(1), &[added("x", "x", 1)], &Reached::default(), 5).unwrap();
     attach(&mut journal, reader, UnitId(0), 1, &[replayed("a", 1)]).unwrap();
     commit(&mut journal, 0, &[Change::Unchanged { object: pod("a", "a", 1), cause: Cause::Resync { round: 2 } }]);
     for unit in [UnitId(0), UnitId(2)] {
@@ -606,7 +606,7 @@ fn position_stays_before_open_acknowledgements() {
     let journal = Journal::in_memory();
     let reader = journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..6).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
-    journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
+    journal.release(journal.append(UnitId(0).writer(1), &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     assert_eq!(journal.read(reader, 9, usize::MAX).len(), 5);
     journal.ack_each(reader, &[Sequence(4), Sequence(2), Sequence(9)]);
     let stats = journal.stats(reader);
@@ -623,7 +623,7 @@ fn given_up_record_is_replayed_once() {
     let journal = Journal::in_memory();
     let reader = journal.open_reader(ReaderOptions { interest: everything(), ..Default::default() }).unwrap();
     let changes: Vec<_> = (1..4).map(|n| added(&format!("p{n}"), &format!("u{n}"), n)).collect();
-    journal.release(journal.append(UnitId(0), 1, &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
+    journal.release(journal.append(UnitId(0).writer(1), &changes, &Reached::default(), Timestamp::UNIX_EPOCH).unwrap());
     journal.read(reader, 2, usize::MAX);
     journal.give_up(reader, &[Sequence(1), Sequence(3)]);
     journal.ack_each(reader, &[Sequence(1), Sequence(2)]);
@@ -695,8 +695,8 @@ fn compaction_step_voids_load_and_tells_last_read_record() {
     let name = Some("one".to_owned());
     let one = journal.open_reader(ReaderOptions { bounds, interest: everything(), name });
     let changes = [added("a", "a", 1), added("b", "b", 1), added("c", "c", 1)];
-    let ticket = journal.append(UnitId(0), 1, &changes, &Reached::default(), 1).unwrap();
-    journal.written((UnitId(0), 1), ticket, None).unwrap();
+    let ticket = journal.append(UnitId(0).writer(1), &changes, &Reached::default(), 1).unwrap();
+    journal.written(UnitId(0).writer(1), ticket, None).unwrap();
     release(&mut journal, ticket);
     assert_eq!(journal[one].read_judged(1, usize::MAX)[0].sequence, Sequence(1));
     journal[one].ack(Sequence(1));

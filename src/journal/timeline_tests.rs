@@ -19,7 +19,7 @@ fn append(journal: &Journal, unit: u32, version: u64, changes: &[Change]) -> Tic
     let resume_version = version.to_string().as_str().into();
     let reached = Reached { resume_version, ..Reached::default() };
     let time = Timestamp::from_microsecond(i64::try_from(version).unwrap()).unwrap();
-    let ticket = journal.append(UnitId(unit), 1, changes, &reached, time).unwrap();
+    let ticket = journal.append(UnitId(unit).writer(1), changes, &reached, time).unwrap();
     journal.release(ticket);
     ticket
 }

@@ -13,7 +13,7 @@ mod watch;
 use std::borrow::Cow;
 
 pub use list::ListDecoder;
-pub use status::decode_status;
+pub(crate) use status::decode_status;
 pub use watch::WatchDecoder;
 
 use super::{Failure, SkipReason};

@@ -18,7 +18,7 @@ mod credentials;
 mod failure;
 mod kubeconfig;
 mod query;
-pub mod raw;
+pub(crate) mod raw;
 mod route;
 mod transfer;
 
@@ -28,7 +28,7 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::LocalBoxFuture};
-pub use kube::Client;
+pub(crate) use kube::Client;
 
 use super::{Failure, ListPage, ListRequest, ListWatch, WatchRequest, WatchStream};
 use crate::object::{

@@ -89,14 +89,14 @@ impl Gate {
 }
 
 /// A source behind a [`Gate`].
-pub struct Scoped {
+pub(crate) struct Scoped {
     inner: Rc<dyn ListWatch>,
     gate: Rc<Gate>,
 }
 
 impl Scoped {
     /// Returns a source that passes the answers of `inner` through `gate`. For an open gate, returns `inner` itself.
-    pub fn wrap(inner: Rc<dyn ListWatch>, gate: &Gate) -> Rc<dyn ListWatch> {
+    pub(crate) fn wrap(inner: Rc<dyn ListWatch>, gate: &Gate) -> Rc<dyn ListWatch> {
         if gate.is_open() { inner } else { Rc::new(Self { inner, gate: Rc::new(gate.clone()) }) }
     }
 }

@@ -19,7 +19,7 @@ use super::{field_path::write_member, merge_key::Pairs};
 /// content. Another order of a list with merge keys is one difference at the path of the list; its values are the merge keys in the
 /// old and the new order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference<'a> {
+pub(crate) struct Difference<'a> {
     /// Path in the syntax of a [`FieldPath`](super::FieldPath), with positions in arrays: `spec.containers[0].image`. The position
     /// is that in the new state; of a removed element, that in the old state. Empty if the two states are different kinds of
     /// value, or have too long paths.
@@ -36,7 +36,7 @@ pub struct Difference<'a> {
 const PATHS_MAX: usize = 64 << 20;
 
 /// Returns the JSON Patch (RFC 6902) from one value to another. It only has the operations `add`, `remove` and `replace`.
-pub fn json_patch(old: &Value, new: &Value) -> Patch {
+pub(crate) fn json_patch(old: &Value, new: &Value) -> Patch {
     if have_short_paths(old, new) {
         return json_patch::diff(old, new);
     }
@@ -46,7 +46,7 @@ pub fn json_patch(old: &Value, new: &Value) -> Patch {
 
 /// Returns the JSON Merge Patch (RFC 7386) from `old` to `new`. `None` if no such patch exists: `null` in a patch deletes
 /// a member, so no patch can set a member to `null`.
-pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
+pub(crate) fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     let Value::Object(new) = new else { return Some(new.clone()) };
     let nothing = Map::new();
     let old = old.as_object().unwrap_or(&nothing);
@@ -68,7 +68,7 @@ pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
 }
 
 /// Returns all differences in the order of `old`. The added members of an object follow its other members.
-pub fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
+pub(crate) fn differences<'a>(old: &'a Value, new: &'a Value) -> Vec<Difference<'a>> {
     let mut walk = Walk { path: String::new(), found: Vec::new() };
     if have_short_paths(old, new) {
         walk.values(Some(old), Some(new));

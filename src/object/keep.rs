@@ -6,7 +6,7 @@ use super::{Form, Identity, Object, packer::Packer, scan::TypeMeta};
 
 /// Annotation by which an object opts out of deltabus, if its value is exactly `"true"`. Such an object is neither cached nor
 /// sent.
-pub const IGNORE_ANNOTATION: &str = "deltabus.dev/ignore";
+pub(crate) const IGNORE_ANNOTATION: &str = "deltabus.dev/ignore";
 
 /// Form in which a cache keeps objects.
 #[derive(Clone, Debug, Default)]

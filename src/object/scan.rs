@@ -34,7 +34,7 @@ pub(crate) use block::{Nesting, Progress};
 pub(crate) use cursor::{JsonCursor, JsonText, text};
 pub(crate) use cut::{Scanned, without};
 pub(crate) use paths::PathTree;
-pub use read::Plucker;
+pub(crate) use read::Plucker;
 pub(crate) use read::annotations_of;
 
 use super::{

@@ -55,7 +55,8 @@ impl ReflectorRun {
         source: Rc<dyn ListWatch>,
         fifo: Queue,
         list_permits: Arc<Semaphore>,
-        (resource, keep): (Arc<ResourceType>, Keep),
+        resource: Arc<ResourceType>,
+        keep: Keep,
         unit: UnitHooks,
     ) -> Self {
         reflector.round = unit.round.load(Ordering::Relaxed);

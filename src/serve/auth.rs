@@ -72,7 +72,7 @@ impl Gate {
     fn check(&self, request: &Request) -> Result<Caller, ApiError> {
         let (method, headers) = (request.method(), request.headers());
         let addresses = request.extensions().get::<Addresses>();
-        browser::check((method, request.uri(), headers), addresses, &self.http.allowed_hosts)?;
+        browser::check(method, request.uri(), headers, addresses, &self.http.allowed_hosts)?;
         let address = addresses.map(|addresses| addresses.peer);
         if self.http.auth == HttpAuth::None {
             return Ok(Caller { address, token: None });

@@ -20,7 +20,9 @@ const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// # Errors
 /// 421 for a host that is not served here, 403 for a page of another site.
 pub(super) fn check(
-    (method, uri, headers): (&Method, &Uri, &HeaderMap),
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
     addresses: Option<&Addresses>,
     allowed: &[String],
 ) -> Result<(), ApiError> {
@@ -105,7 +107,7 @@ mod tests {
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
         let allowed = ["Engine.example.com".to_owned()];
-        let checked = check((&Method::GET, &Uri::from_static("/api/v1/pods"), &headers), Some(&ADDRESSES), &allowed);
+        let checked = check(&Method::GET, &Uri::from_static("/api/v1/pods"), &headers, Some(&ADDRESSES), &allowed);
         checked.map_or_else(|refused| refused.code, |()| 200)
     }
 
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn host_in_target_is_checked_too() {
         let headers = HeaderMap::from_iter([(header::HOST, HeaderValue::from_static("localhost"))]);
-        let of = |target| check((&Method::GET, &Uri::from_static(target), &headers), None, &[]);
+        let of = |target| check(&Method::GET, &Uri::from_static(target), &headers, None, &[]);
         assert!(of("http://localhost:8080/livez").is_ok());
         assert!(of("http://evil.example/livez").is_err());
     }

@@ -18,6 +18,7 @@ use crate::{
     subscribe::{
         filter::names, frame::StreamFormat, hub::SubscribeError, query::SubscriberQuery, subscriber::Subscriber,
     },
+    suggestion::suggestion,
 };
 
 /// Header that makes buffering proxies pass the stream on at once.
@@ -80,8 +81,10 @@ fn check_resource(registry: &Registry, name: &str) -> Result<(), ApiError> {
     known.extend(waiting.into_keys().map(|(entry, _)| entry));
     known.sort_unstable();
     known.dedup();
-    let known = if known.is_empty() { "nothing is watched".to_owned() } else { known.join(", ") };
-    let message =
-        format!("resource: Invalid value: {name:?}: expected a watched type or an entry of [resources]: {known}");
+    let which = match known.as_slice() {
+        [] => "nothing is watched".to_owned(),
+        known => suggestion(name, known.iter().map(String::as_str)),
+    };
+    let message = format!("resource: Invalid value: {name:?}: no watched type and no entry of [resources]; {which}");
     Err(ApiError::bad_request(message))
 }

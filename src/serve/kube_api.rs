@@ -159,8 +159,8 @@ async fn read(state: &ServeState, client: StreamClient, uri: &Uri, headers: &Hea
     let body = if let Some(name) = target.name {
         get(&served, target.namespace.unwrap_or_default(), name, &style)?
     } else {
-        let asked = (client, target.namespace.map(str::to_owned), query);
-        list(Arc::clone(&served), state, asked, style).await?
+        let namespace = target.namespace.map(str::to_owned);
+        list(Arc::clone(&served), state, client, namespace, query, style).await?
     };
     Ok(respond(&served, body))
 }
@@ -239,7 +239,9 @@ fn get(served: &WatchedType, namespace: &str, name: &str, style: &Style) -> Resu
 async fn list(
     served: Arc<WatchedType>,
     state: &ServeState,
-    (client, namespace, query): (StreamClient, Option<String>, ListQuery),
+    client: StreamClient,
+    namespace: Option<String>,
+    query: ListQuery,
     style: Style,
 ) -> Result<Body, ApiError> {
     let permit = Arc::clone(&state.lists).try_acquire_owned();

@@ -32,8 +32,9 @@ use crate::object::ObjectKey;
 
 use lifecycle::{Holds, Terminating};
 pub(crate) use stored::HistoryKind;
-pub use stored::{RawObject, Stored};
-pub use write::Deletion;
+pub use stored::RawObject;
+pub(crate) use stored::Stored;
+pub(crate) use write::Deletion;
 pub(crate) use write::{Part, Preconditions, WriteContext};
 
 /// Version of a new store.

@@ -18,7 +18,8 @@ use super::{
     shared::{SharedStore, now},
 };
 
-pub use running::{News, Running};
+pub(crate) use running::News;
+pub use running::Running;
 pub use types::bench_type;
 
 pub(crate) const POD: &str = include_str!("workload/pod.json");

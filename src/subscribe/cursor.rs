@@ -33,11 +33,11 @@ pub enum Since {
 }
 
 /// Maximum number of events processed in one step.
-pub const STEP_EVENTS: usize = 32;
+pub(crate) const STEP_EVENTS: usize = 32;
 
 /// Next action for a subscriber.
 #[derive(Clone, Debug)]
-pub enum CursorStep {
+pub(crate) enum CursorStep {
     /// Send these events, if [`SubscriberCursor::is_due`] and the filter accept them.
     Events(Vec<Arc<Entry>>),
     /// Report a gap.
@@ -57,7 +57,7 @@ pub enum CursorStep {
 
 /// Facts about the journal when a subscriber connects.
 #[derive(Clone, Copy, Debug)]
-pub struct JournalFacts<'a> {
+pub(crate) struct JournalFacts<'a> {
     /// The journal's id.
     pub journal: &'a str,
     /// The released watermark of the journal: readers see no record above it.
@@ -69,7 +69,7 @@ pub struct JournalFacts<'a> {
 
 /// Position of one subscriber.
 #[derive(Debug)]
-pub struct SubscriberCursor {
+pub(crate) struct SubscriberCursor {
     /// Every event up to here was sent, reported missing, or filtered out.
     position: Sequence,
     /// Set if the subscriber wants the existing objects, at the start and after every gap.
@@ -84,7 +84,7 @@ pub struct SubscriberCursor {
 
 impl SubscriberCursor {
     /// Makes the cursor of a subscriber that starts at `since`.
-    pub fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &JournalFacts<'_>) -> Self {
+    pub(crate) fn new(since: &Since, wants_state: bool, ring: &Ring, facts: &JournalFacts<'_>) -> Self {
         let (position, shown) = (ring.head, HashMap::new());
         let mut cursor = Self { position, wants_state, state_due: false, gap: None, asked: None, shown };
         match since {
@@ -112,13 +112,13 @@ impl SubscriberCursor {
     }
 
     /// Returns the position up to which all events are processed.
-    pub fn position(&self) -> Sequence {
+    pub(crate) fn position(&self) -> Sequence {
         self.position
     }
 
     /// Returns the position at which a reconnecting client can resume; `None` while an earlier event, gap or object must still be
     /// sent.
-    pub fn resumable(&self) -> Option<Sequence> {
+    pub(crate) fn resumable(&self) -> Option<Sequence> {
         (!self.state_due && self.gap.is_none() && self.shown.is_empty()).then_some(self.position)
     }
 
@@ -129,7 +129,7 @@ impl SubscriberCursor {
     }
 
     /// Returns the next step; `has_store` means that events missing from the ring may be in the store.
-    pub fn step(&mut self, ring: &Ring, has_store: bool) -> CursorStep {
+    pub(crate) fn step(&mut self, ring: &Ring, has_store: bool) -> CursorStep {
         if let Some(gap) = self.gap.take() {
             return CursorStep::Gap(gap);
         }
@@ -158,13 +158,13 @@ impl SubscriberCursor {
     }
 
     /// Makes the next step a gap up to `kept_behind`, because the store has only events after that position.
-    pub fn expired(&mut self, kept_behind: Sequence) {
+    pub(crate) fn expired(&mut self, kept_behind: Sequence) {
         self.miss(GapReason::Expired, Some(self.position), kept_behind);
     }
 
     /// Moves the cursor to `to`, after the events of the store up to `to` were read. If `missing` of these events could not be
     /// read, returns a gap. The caller reports this gap before the events that were read.
-    pub fn read(&mut self, to: Sequence, missing: u64) -> Option<StreamGap> {
+    pub(crate) fn read(&mut self, to: Sequence, missing: u64) -> Option<StreamGap> {
         self.asked = None;
         let from = self.position;
         self.position = to.max(from);
@@ -173,19 +173,19 @@ impl SubscriberCursor {
     }
 
     /// Stores the position `position` that a unit's cache had when it was read. Events of the unit up to this position are not sent.
-    pub fn saw(&mut self, unit: UnitId, position: Sequence) {
+    pub(crate) fn saw(&mut self, unit: UnitId, position: Sequence) {
         if position > self.position {
             self.shown.insert(unit, position);
         }
     }
 
     /// Ends [`CursorStep::State`] after the existing objects were sent.
-    pub fn state_shown(&mut self) {
+    pub(crate) fn state_shown(&mut self) {
         self.state_due = false;
     }
 
     /// Returns true if the event must be sent; false if the unit's cache already contained the event when the cache was read.
-    pub fn is_due(&mut self, unit: UnitId, position: Sequence) -> bool {
+    pub(crate) fn is_due(&mut self, unit: UnitId, position: Sequence) -> bool {
         if self.shown.is_empty() {
             return true;
         }

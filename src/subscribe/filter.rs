@@ -62,7 +62,7 @@ impl SubscriberFilter {
 }
 
 /// Returns true if `name` equals `entry`, or is the plural or `<plural>.<group>` of `resource`.
-pub fn names(name: &str, entry: &str, resource: &ResourceType) -> bool {
+pub(crate) fn names(name: &str, entry: &str, resource: &ResourceType) -> bool {
     let of_group = || name.strip_prefix(&*resource.plural)?.strip_prefix('.');
     name == entry || name == resource.plural || of_group().is_some_and(|group| group == resource.group)
 }

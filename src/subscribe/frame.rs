@@ -63,7 +63,7 @@ impl StreamFormat {
 }
 
 /// Formats a position of a journal for `id:`, as `<journal>.<sequence>`.
-pub fn sse_id(journal: &str, position: Sequence) -> String {
+pub(crate) fn sse_id(journal: &str, position: Sequence) -> String {
     format!("{journal}.{:020}", position.0)
 }
 
@@ -82,7 +82,7 @@ fn notice(kind: &str, id: &str, cluster: &str, journal: &str, now: Timestamp) ->
 
 /// Encoded event. The bytes of each format are a slice of it.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub(crate) struct Frame {
     /// `id: …\nevent: …\ndata: {…}\n\n`
     sse: Bytes,
     /// Offset of the JSON object.
@@ -93,13 +93,13 @@ pub struct Frame {
 
 impl Frame {
     /// Encodes an event.
-    pub fn of_event(encoder: &Encoder, journal: &str, event: &Event) -> Self {
+    pub(crate) fn of_event(encoder: &Encoder, journal: &str, event: &Event) -> Self {
         let word = ChangeKind::of(&event.record.change).as_str();
         Self::write(&sse_id(journal, event.record.sequence), word, |out| encoder.encode(out, event))
     }
 
     /// Encodes a gap; the stream continues after it at position `gap.to`. `has_store` means that the engine has a state directory.
-    pub fn of_gap(gap: &StreamGap, has_store: bool, cluster: &str, journal: &str, now: Timestamp) -> Self {
+    pub(crate) fn of_gap(gap: &StreamGap, has_store: bool, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let position = format!("{:020}", gap.to.0);
         let mut event = notice("gap", &position, cluster, journal, now);
         event["sequence"] = position.into();
@@ -108,7 +108,7 @@ impl Frame {
     }
 
     /// Encodes the last event of a stream whose expression has exceeded a limit.
-    pub fn of_error(message: &str, cluster: &str, journal: &str, now: Timestamp) -> Self {
+    pub(crate) fn of_error(message: &str, cluster: &str, journal: &str, now: Timestamp) -> Self {
         let mut event = notice("error", &now.as_microsecond().to_string(), cluster, journal, now);
         event["data"] = json!({"reason": "when", "message": format!("the stream has ended: {message}")});
         Self::write("", "error", |out| out.extend_from_slice(event.to_string().as_bytes()))
@@ -128,7 +128,7 @@ impl Frame {
 
     /// Returns the bytes in a format, without a copy. `is_position` means that a stream can resume after this event. If it is false,
     /// the SSE form has no `id:`.
-    pub fn bytes(&self, format: StreamFormat, is_position: bool) -> Bytes {
+    pub(crate) fn bytes(&self, format: StreamFormat, is_position: bool) -> Bytes {
         match format {
             StreamFormat::Sse => self.sse.slice(if is_position { 0 } else { self.unplaced }..),
             StreamFormat::Ndjson => self.sse.slice(self.json..self.sse.len() - 1),

@@ -11,7 +11,7 @@ const SET_STATE: &str = "this engine keeps only the newest events, in memory; se
 /// Reason of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr, EnumMessage)]
 #[strum(serialize_all = "lowercase")]
-pub enum GapReason {
+pub(crate) enum GapReason {
     /// The requested position belongs to another journal, because the engine was started without its earlier state.
     #[strum(message = "the position belongs to another journal; events since then are not known")]
     Journal,
@@ -28,7 +28,7 @@ pub enum GapReason {
 
 /// Events that a subscriber does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamGap {
+pub(crate) struct StreamGap {
     /// Reason of the gap.
     pub reason: GapReason,
     /// The requested position as the client wrote it.
@@ -43,7 +43,7 @@ pub struct StreamGap {
 
 impl StreamGap {
     /// Returns the `data` of the gap's event. `has_store` means that the engine has a state directory.
-    pub fn data(&self, has_store: bool) -> Value {
+    pub(crate) fn data(&self, has_store: bool) -> Value {
         let position = |position: Sequence| format!("{:020}", position.0);
         let reason = self.reason.get_message().unwrap_or_default();
         let message = match self.reason {

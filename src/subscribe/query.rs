@@ -90,7 +90,7 @@ pub(super) fn compile(when: &str, cluster: &str) -> Result<Rules, QueryError> {
 }
 
 /// Returns the kind of events with this name.
-pub fn kind(word: &str) -> Option<ChangeKind> {
+pub(crate) fn kind(word: &str) -> Option<ChangeKind> {
     KINDS.into_iter().find(|kind| kind.as_str() == word)
 }
 

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Replay of the existing objects, type by type.
-pub struct Replay {
+pub(crate) struct Replay {
     position: Sequence,
     types: vec::IntoIter<Arc<WatchedType>>,
     /// Remaining changes of the current type: one for each object, then the change that marks the type as complete.
@@ -28,7 +28,7 @@ pub struct Replay {
 type Changes = Box<dyn Iterator<Item = (UnitId, Arc<UnitInfo>, Change)> + Send>;
 
 /// One step of a replay.
-pub enum Shown {
+pub(crate) enum Shown {
     /// An existing object, or the end of a type.
     Event(Event),
     /// Nothing to send: the filter rejects the event, or the next type begins.
@@ -40,12 +40,12 @@ pub enum Shown {
 impl Replay {
     /// Starts a replay of the current caches. `position` is a released watermark that was read before the caches. So the caches are
     /// at least as new as `position`.
-    pub fn new(registry: &Registry, position: Sequence) -> Self {
+    pub(crate) fn new(registry: &Registry, position: Sequence) -> Self {
         Self { position, types: registry.types().into_iter(), changes: Box::new(iter::empty()) }
     }
 
     /// Returns the next event; records in `cursor` the position of each unit that was read.
-    pub fn next(&mut self, router: &Router, filter: &SubscriberFilter, cursor: &mut SubscriberCursor) -> Shown {
+    pub(crate) fn next(&mut self, router: &Router, filter: &SubscriberFilter, cursor: &mut SubscriberCursor) -> Shown {
         let Some((unit, info, change)) = self.changes.next() else {
             let Some(watched) = self.types.next() else { return Shown::End };
             self.changes = changes(&watched, router, filter, cursor);

@@ -55,7 +55,7 @@ impl Entry {
 ///
 /// **Invariant:** all events of the stream after `floor` and up to `head` are here, in order.
 #[derive(Debug)]
-pub struct Ring {
+pub(crate) struct Ring {
     pub(super) floor: Sequence,
     pub(super) head: Sequence,
     entries: VecDeque<Arc<Entry>>,
@@ -66,12 +66,12 @@ pub struct Ring {
 impl Ring {
     /// Makes an empty ring that starts after `position`. If one event alone exceeds `bounds.max_bytes`, the ring
     /// still holds this event.
-    pub fn new(position: Sequence, bounds: Bounds) -> Self {
+    pub(crate) fn new(position: Sequence, bounds: Bounds) -> Self {
         Self { floor: position, head: position, entries: VecDeque::new(), bytes: 0, bounds }
     }
 
     /// Adds the next event; evicts the oldest events if a bound is exceeded.
-    pub fn push(&mut self, entry: Arc<Entry>) {
+    pub(crate) fn push(&mut self, entry: Arc<Entry>) {
         debug_assert!(entry.position() > self.head, "a journal is read in order");
         self.head = entry.position();
         self.bytes += entry.cost();
@@ -86,12 +86,12 @@ impl Ring {
     }
 
     /// Moves the head to `position`. The stream has no further events up to `position`.
-    pub fn reach(&mut self, position: Sequence) {
+    pub(crate) fn reach(&mut self, position: Sequence) {
         self.head = self.head.max(position);
     }
 
     /// Empties the ring, so that it starts again after `position`. Events up to `position` were lost, and a ring must have no holes.
-    pub fn cut(&mut self, position: Sequence) {
+    pub(crate) fn cut(&mut self, position: Sequence) {
         self.entries.clear();
         self.bytes = 0;
         self.floor = position.max(self.head);
@@ -99,7 +99,7 @@ impl Ring {
     }
 
     /// Returns up to `max` events after `position`. The ring has no events up to `floor`.
-    pub fn after(&self, position: Sequence, max: usize) -> Vec<Arc<Entry>> {
+    pub(crate) fn after(&self, position: Sequence, max: usize) -> Vec<Arc<Entry>> {
         let from = self.entries.partition_point(|entry| entry.position() <= position);
         self.entries.range(from..).take(max).cloned().collect()
     }

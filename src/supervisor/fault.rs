@@ -30,7 +30,7 @@ pub enum Moment {
 
 /// Fault that one thread injects and another one triggers.
 #[derive(Clone, Debug, Default)]
-pub struct SharedFault(#[cfg(any(test, feature = "testing"))] Arc<Mutex<Fault>>);
+pub(crate) struct SharedFault(#[cfg(any(test, feature = "testing"))] Arc<Mutex<Fault>>);
 
 /// Kind of a fault.
 #[cfg(any(test, feature = "testing"))]

@@ -46,7 +46,7 @@ pub(crate) fn is_on() -> bool {
 /// Background sender of spans. Its client has its own runtime, so that the engine never waits for a collector.
 #[derive(Debug)]
 #[must_use = "waiting spans are lost unless it is stopped"]
-pub struct Exporter {
+pub(crate) struct Exporter {
     provider: SdkTracerProvider,
     runtime: Arc<Runtime>,
 }
@@ -81,7 +81,7 @@ pub(super) fn start(endpoint: &str, cluster: Option<&str>) -> Result<Exporter, S
 
 impl Exporter {
     /// Sends the waiting spans, and blocks for at most `patience`. No more spans are sent afterwards.
-    pub fn stop(self, patience: Duration) {
+    pub(crate) fn stop(self, patience: Duration) {
         if let Err(error) = self.provider.shutdown_with_timeout(patience) {
             tracing::warn!(%error, "failed to send the last spans");
         }

@@ -89,13 +89,14 @@ fn assert_equal(replay: &Replay, server: &State) {
 
 /// Rule: G-1.
 #[test]
-fn ten_thousand_random_writes_reach_server_state() {
-    let Some(cluster) = Cluster::start_or_skip("ten_thousand_random_writes_reach_server_state", &[]) else { return };
+fn random_writes_reach_server_state() {
+    let Some(cluster) = Cluster::start_or_skip("random_writes_reach_server_state", &[]) else { return };
+    let writes = std::env::var("DELTABUS_WRITES").unwrap_or_else(|_| "4000".to_owned());
     cluster.churn(&["--setup", "--ops", "500", "--seed", "1"]);
     let dir = tempfile::tempdir().expect("a temporary directory");
     let engine = Engine::run(dir.path(), &config(cluster.kubeconfig(), dir.path()));
     engine.wait_ready(Duration::from_mins(2));
-    let churned = cluster.churn(&["--ops", "10000", "--clients", "6", "--seed", "2"]);
+    let churned = cluster.churn(&["--ops", &writes, "--clients", "6", "--seed", "2"]);
     assert!(churned.status.success(), "churn: {}", String::from_utf8_lossy(&churned.stderr));
 
     let server = settle_and_stop(engine, &cluster);

@@ -373,7 +373,9 @@ fn invalid_queries_get_helpful_status() {
     assert_eq!(code, 400);
     assert!(message.contains("unknown parameter \"watch\": expected one of resource"), "{message}");
     let (code, message) = refused("?resource=banana", &[]);
-    assert_eq!((code, message.contains("configmaps, maps")), (400, true), "{message}");
+    assert_eq!((code, message.contains("expected one of `configmaps`, `maps`")), (400, true), "{message}");
+    let (code, message) = refused("?resource=confgmaps", &[]);
+    assert_eq!((code, message.ends_with("did you mean `configmaps`?")), (400, true), "{message}");
     assert_eq!(refused("?since=soon", &[]).0, 400);
     assert_eq!(refused("", &[("Last-Event-ID", "soon")]).0, 400);
     assert_eq!(refused("", &[("Accept", "application/json")]).0, 406);

@@ -25,5 +25,6 @@ mod scopes;
 mod special_files;
 mod state;
 mod state_faults;
+mod state_upgrade;
 #[path = "../support/mod.rs"]
 mod support;

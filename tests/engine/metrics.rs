@@ -14,7 +14,7 @@ use crate::support::{
 /// Runs an engine with a state directory, a working handler and a failing one.
 fn run(world: &Simulated) -> Engine {
     let config = format!(
-        "[state]\ndir = {:?}\n{}\n[handlers.failing]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n",
+        "shutdown_timeout = \"1s\"\n[state]\ndir = {:?}\n{}\n[handlers.failing]\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/\"\n",
         text(world.dir(), "state"),
         world.config("type = \"blackhole\""),
     );

@@ -17,7 +17,7 @@ const MAX_BYTES: u64 = 128 << 20;
 const NAMES: u64 = 8;
 
 /// Returns incompressible text of this length.
-fn noise(seed: u64, bytes: usize) -> String {
+pub(super) fn noise(seed: u64, bytes: usize) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let letter = |state: &mut u64| {
         *state ^= *state << 13;
@@ -67,12 +67,12 @@ fn webhook_outage_uses_bounded_disk_without_loss() {
     churn(&mut world, &engine, 0..2, "little");
     world.wait_delivered(&engine);
     world.sink.be(Manner::Gone);
-    let mut largest = churn(&mut world, &engine, 2..200, &filling);
+    let mut largest = churn(&mut world, &engine, 2..150, &filling);
     engine.wait_for_log("coalescing records of slow handlers");
     drop(engine); // SIGKILL
 
     let engine = world.run(&[]);
-    largest = largest.max(churn(&mut world, &engine, 200..400, &filling));
+    largest = largest.max(churn(&mut world, &engine, 150..240, &filling));
     assert!(largest < 3 * MAX_BYTES, "near the bound: {largest}");
     engine.wait_for("below the bound", PATIENCE * 4, || disk_bytes(&engine) <= MAX_BYTES);
     assert!(count(&engine, "coalesced") > 500, "{}", row(&engine));
@@ -98,5 +98,5 @@ fn webhook_outage_uses_bounded_disk_without_loss() {
     assert_eq!(states, expected);
     let ends = world.cluster.happened.values().flatten().filter(|id| id.ends_with("deleted"));
     assert_eq!(ended, ends.cloned().collect());
-    assert!(ended.len() >= 19, "{}", ended.len());
+    assert!(ended.len() >= 11, "{}", ended.len());
 }

@@ -117,7 +117,7 @@ fn crash_loop(
     crashes: usize,
 ) -> (Engine, Vec<Downtime>) {
     let mut environment = layer.map(Unsynced::environment).unwrap_or_default();
-    environment.push(("RUST_LOG", "info,deltabus::engine::restore=debug".into()));
+    environment.push(("RUST_LOG", "info,deltabus::engine::conductor::restore=debug".into()));
     // Objects that die before the first list is delivered are never reported.
     let first = Engine::run_again(dir, &environment);
     first.wait_ready(Duration::from_mins(3));

@@ -47,14 +47,14 @@ pub(crate) struct Plan {
     /// Further arguments of the command that formats the storage.
     pub(crate) format: Vec<String>,
     /// Options of Java, for a fast start instead of long-term speed.
-    pub(crate) java: Vec<&'static str>,
+    pub(crate) java: Vec<String>,
 }
 
 /// A broker on free ports of 127.0.0.1, with its own data directory; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Broker {
-    libs: PathBuf,
-    java: Vec<&'static str>,
+    libs: Libs,
+    java: Vec<String>,
     dir: TempDir,
     /// Address for tests.
     direct: SocketAddr,
@@ -72,7 +72,13 @@ impl Broker {
     }
 
     fn start(configure: impl FnOnce(&mut Plan)) -> Result<Self, Unavailable> {
-        let libs = libs()?;
+        let mut broker = Self::format(Libs::prepare()?, configure)?;
+        broker.start_again()?;
+        Ok(broker)
+    }
+
+    /// Makes a broker whose storage is formatted, and which does not run.
+    fn format(libs: Libs, configure: impl FnOnce(&mut Plan)) -> Result<Self, Unavailable> {
         let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
         let dir = tempfile::tempdir().map_err(failed)?;
         let [direct, front, controller] = free_ports().map_err(failed)?;
@@ -83,7 +89,7 @@ impl Broker {
             protocol: "PLAINTEXT",
             properties: String::new(),
             format: Vec::new(),
-            java: vec!["-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+            java: ["-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"].map(str::to_owned).to_vec(),
         };
         configure(&mut plan);
         let properties = format!(
@@ -102,24 +108,33 @@ impl Broker {
             plan.properties,
         );
         fs::write(dir.path().join("server.properties"), properties).map_err(failed)?;
-        let mut broker = Self { libs, java: plan.java, dir, direct, front, child: None };
+        let broker = Self { libs, java: plan.java, dir, direct, front, child: None };
+        // The tool takes seconds, and writes the same files each time.
+        if plan.format.is_empty() && broker.libs.formatted.exists() {
+            copy_files(&broker.libs.formatted, &broker.file("data")).map_err(failed)?;
+            return Ok(broker);
+        }
         let mut format = vec!["format", "-t", CLUSTER_ID, "-c", "server.properties"];
         format.extend(plan.format.iter().map(String::as_str));
         let formatted = broker.java("kafka.tools.StorageTool", &format).output().map_err(failed)?;
         succeeded(&formatted)?;
-        broker.start_again()?;
         Ok(broker)
     }
 
     /// Starts the broker on its data and ports, and returns when it answers.
     pub(crate) fn start_again(&mut self) -> Result<(), Unavailable> {
+        self.start_until("KILL")
+    }
+
+    /// Starts the broker. [`Broker::kill`], and any end of the test, sends it this signal.
+    fn start_until(&mut self, signal: &str) -> Result<(), Unavailable> {
         assert!(self.child.is_none(), "the broker runs already");
         let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
         let log = File::options().create(true).append(true).open(self.log_file()).map_err(failed)?;
         let java = self.java("kafka.Kafka", &["server.properties"]);
-        // Killed when its stdin closes, which happens at any end of the test.
+        // Its stdin closes at any end of the test.
         let child = Command::new("sh")
-            .args(["-c", "\"$@\" & broker=$!; cat >/dev/null; kill -9 $broker; wait", "sh"])
+            .args(["-c", "\"$@\" & broker=$!; cat >/dev/null; kill -$0 $broker; wait", signal])
             .arg(java.get_program())
             .args(java.get_args())
             .current_dir(self.dir.path())
@@ -175,10 +190,13 @@ impl Broker {
         let mut command = Command::new("java");
         command.current_dir(self.dir.path());
         command.args(&self.java);
+        if self.libs.archive.exists() {
+            command.arg(format!("-XX:SharedArchiveFile={}", self.libs.archive.display()));
+        }
         let log = "-Dorg.slf4j.simpleLogger";
         command.arg(format!("{log}.defaultLogLevel=warn"));
         command.arg(format!("{log}.log.org.apache.kafka.common.network=info")); // logs the reason for refusing a client
-        command.arg("-cp").arg(self.libs.join("*"));
+        command.arg("-cp").arg(self.libs.jars.join("*"));
         command.arg(class).args(args);
         command
     }
@@ -350,40 +368,86 @@ pub(crate) fn compacted(messages: &[Stored]) -> BTreeMap<String, Value> {
     last
 }
 
-/// Returns the directory of the Java libraries, after fetching them if they are missing.
-fn libs() -> Result<PathBuf, Unavailable> {
-    let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
-    let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/kafka/pom.xml");
-    let version = fs::read_to_string(&pom).map_err(failed)?;
-    let version = version.split(['<', '>']).skip_while(|part| *part != "kafka.version").nth(1).unwrap_or_default();
-    let libs = target_dir().join(format!("kafka-{version}"));
-    if libs.exists() {
-        return Ok(libs);
+/// What brokers start from, in the target directory.
+#[derive(Clone, Debug)]
+struct Libs {
+    /// Directory of the Java libraries.
+    jars: PathBuf,
+    /// Files of a formatted storage.
+    formatted: PathBuf,
+    /// Archive of loaded classes: with it, a start takes half the time of the processor.
+    archive: PathBuf,
+}
+
+impl Libs {
+    /// Returns the paths. First fetches and makes what is missing.
+    fn prepare() -> Result<Self, Unavailable> {
+        let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
+        let pom = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/kafka/pom.xml");
+        let version = fs::read_to_string(&pom).map_err(failed)?;
+        let version = version.split(['<', '>']).skip_while(|part| *part != "kafka.version").nth(1).unwrap_or_default();
+        let file = |suffix: &str| target_dir().join(format!("kafka-{version}{suffix}"));
+        let libs = Self { jars: file(""), formatted: file(".formatted"), archive: file(".jsa") };
+        // The archive is made last.
+        if libs.archive.exists() {
+            return Ok(libs);
+        }
+        fs::create_dir_all(target_dir()).map_err(failed)?;
+        // Other processes wait here and then find the result.
+        let lock = lock_file(&target_dir().join("kafka.lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        if !libs.jars.exists() {
+            libs.fetch(&pom, version)?;
+        }
+        if !libs.archive.exists() {
+            libs.prepare_starts()?;
+        }
+        Ok(libs)
     }
-    fs::create_dir_all(target_dir()).map_err(failed)?;
-    // Other processes wait here and then find the result.
-    let lock = lock_file(&target_dir().join("kafka.lock")).map_err(failed)?;
-    lock.lock().map_err(failed)?;
-    if libs.exists() {
-        return Ok(libs);
+
+    /// Fetches the Java libraries.
+    fn fetch(&self, pom: &Path, version: &str) -> Result<(), Unavailable> {
+        let missing =
+            |tool: &str, error: std::io::Error| Unavailable::Missing(format!("{tool} cannot be run: {error}"));
+        let java = Command::new("java").arg("-version").output();
+        java.map_err(|error| missing("java", error))?;
+        note(&format!("fetching Kafka {version} by Maven (tests/support/kafka); half a minute the first time"));
+        let unfinished = self.jars.with_extension("unfinished");
+        let output = Command::new("mvn")
+            .args([OsStr::new("-q"), OsStr::new("-B"), OsStr::new("-f"), pom.as_os_str()])
+            .args(["dependency:copy-dependencies", "-DincludeScope=runtime"])
+            .arg(format!("-DoutputDirectory={}", unfinished.display()))
+            .output()
+            .map_err(|error| missing("mvn", error))?;
+        if !output.status.success() {
+            let said = last_lines(&String::from_utf8_lossy(&output.stdout), 5);
+            return Err(Unavailable::Missing(format!("Maven did not fetch Kafka: {said}")));
+        }
+        fs::rename(&unfinished, &self.jars).map_err(|error| Unavailable::StartFailed(error.to_string()))
     }
-    let missing = |tool: &str, error: std::io::Error| Unavailable::Missing(format!("{tool} cannot be run: {error}"));
-    let java = Command::new("java").arg("-version").output();
-    java.map_err(|error| missing("java", error))?;
-    note(&format!("fetching Kafka {version} by Maven (tests/support/kafka); half a minute the first time"));
-    let unfinished = libs.with_extension("unfinished");
-    let output = Command::new("mvn")
-        .args([OsStr::new("-q"), OsStr::new("-B"), OsStr::new("-f"), pom.as_os_str()])
-        .args(["dependency:copy-dependencies", "-DincludeScope=runtime"])
-        .arg(format!("-DoutputDirectory={}", unfinished.display()))
-        .output()
-        .map_err(|error| missing("mvn", error))?;
-    if !output.status.success() {
-        let said = last_lines(&String::from_utf8_lossy(&output.stdout), 5);
-        return Err(Unavailable::Missing(format!("Maven did not fetch Kafka: {said}")));
+
+    /// Formats a storage, runs a broker on it, and keeps the files of the storage and the classes that the broker has loaded.
+    fn prepare_starts(&self) -> Result<(), Unavailable> {
+        let failed = |error: std::io::Error| Unavailable::StartFailed(error.to_string());
+        let unfinished = self.archive.with_extension("unfinished");
+        let mut broker = Broker::format(self.clone(), |_| {})?;
+        copy_files(&broker.file("data"), &self.formatted).map_err(failed)?;
+        broker.java.push(format!("-XX:ArchiveClassesAtExit={}", unfinished.display()));
+        broker.start_until("TERM")?;
+        broker.kill();
+        fs::rename(&unfinished, &self.archive).map_err(failed)
     }
-    fs::rename(&unfinished, &libs).map_err(failed)?;
-    Ok(libs)
+}
+
+/// Copies the files of a directory, without its subdirectories. The target appears as a whole.
+fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    let unfinished = to.with_extension("unfinished");
+    fs::create_dir_all(&unfinished)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), unfinished.join(entry.file_name()))?;
+    }
+    fs::rename(unfinished, to)
 }
 
 fn succeeded(output: &Output) -> Result<(), Unavailable> {

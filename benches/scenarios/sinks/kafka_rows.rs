@@ -42,7 +42,7 @@ pub(crate) fn rows(batches: &[Notification]) -> Vec<Row<'_>> {
 
 /// Starts a broker with the options of Kafka's own scripts; brokers of tests have options for a fast start.
 fn broker() -> Outcome<Broker> {
-    let broker = Broker::start_or_skip("sinks", |plan| plan.java = vec!["-Xmx1g"]);
+    let broker = Broker::start_or_skip("sinks", |plan| plan.java = vec!["-Xmx1g".to_owned()]);
     let broker = broker.ok_or("there is no Kafka broker to measure with")?;
     broker.create_topic(TOPIC, &[]);
     Ok(broker)

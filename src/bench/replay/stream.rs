@@ -143,6 +143,6 @@ impl Watch {
     fn bookmark(&self, annotations: &Value, chunk: &mut Vec<u8>) {
         let generator = &self.shared.generator;
         let resource = generator.resource();
-        push_bookmark((&resource.kind, resource.api_version()), generator.version(self.cursor), annotations, chunk);
+        push_bookmark(&resource.kind, &resource.api_version(), generator.version(self.cursor), annotations, chunk);
     }
 }

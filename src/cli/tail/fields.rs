@@ -4,10 +4,10 @@ use serde_json::Value;
 
 use crate::{
     cli::{engine_client::EngineClient, report},
-    config,
     discovery::Catalog,
     object::ResourceType,
     rules::{Rules, RulesOptions},
+    suggestion::nearest,
 };
 
 /// Maximum number of objects to read for each type.
@@ -36,7 +36,7 @@ pub(super) async fn warn(engine: &EngineClient, catalog: &Catalog, types: &[Stri
         let Some((name, parent)) = field.split_last() else { continue };
         let known =
             objects.iter().filter_map(|object| at(object, parent)?.as_object()).flat_map(|members| members.keys());
-        let near = config::nearest(name, known.map(String::as_str));
+        let near = nearest(name, known.map(String::as_str));
         let path = |name: &str| [&["object"], parent, &[name]].concat().join(".");
         let hint = near.map(|near| format!("; did you mean `{}`?", path(near))).unwrap_or_default();
         report::note(&format!("--when: none of {} cached objects has `{}`{hint}", objects.len(), path(name)));

@@ -1,12 +1,13 @@
 //! Reports paths of a configuration that no object of the selected types can have, with the schemas of the server.
 
 use crate::{
-    config::{self, Finding, HandlerConfig, Loaded, RedactedPath, ResourceConfig, ResourceDefaults},
+    config::{Finding, HandlerConfig, Loaded, RedactedPath, ResourceConfig, ResourceDefaults},
     discovery::{FieldPresence, KnownValue, Owned, SchemaReader, Schemas},
     indexer::index_func::NAMESPACE_INDEX,
     list_watch::kube::Client,
     object::{FieldPath, FieldUse, PathStep, ResourceType},
     rules::Rules,
+    suggestion::{nearest, suggestion},
 };
 
 /// Values that `old` and `object` have.
@@ -94,7 +95,7 @@ impl<'a> CheckedUse<'a> {
             (Some(FieldPresence::Possible { choices }), Some(text))
                 if !choices.is_empty() && !choices.contains(&text) =>
             {
-                let hint = config::suggestion(text, choices.iter().copied());
+                let hint = suggestion(text, choices.iter().copied());
                 (path.len(), format!("`{}` is never {text:?}; {hint}", show(path)))
             }
             _ => {
@@ -198,7 +199,7 @@ fn missing(path: &[PathStep], found: usize, value: &KnownValue<'_>) -> String {
     let parent = if there.is_empty() { "an object".to_owned() } else { format!("`{}`", show(there)) };
     match (value, rest.first()) {
         (KnownValue::Object(fields), Some(PathStep::Member(name))) => {
-            let near = config::nearest(name, fields.iter().copied());
+            let near = nearest(name, fields.iter().copied());
             let near = near.map(|near| show(&[there, &[PathStep::Member(near.into())]].concat()));
             let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
             format!("{parent} has no field `{name}`{hint}")

@@ -11,10 +11,98 @@ use minijinja::{
 };
 
 use super::{TemplateError, TemplateErrorKind, VARIABLES, place};
-use crate::object::{FieldUse, PathStep};
+use crate::{
+    object::{FieldUse, PathStep},
+    suggestion::nearest,
+};
 
 /// Methods of `loop`, the only variable that has methods.
 const OF_LOOP: [&str; 2] = ["changed", "cycle"];
+
+/// Filters, for suggestions.
+pub(super) const FILTERS: [&str; 47] = [
+    "abs",
+    "attr",
+    "batch",
+    "bool",
+    "capitalize",
+    "chain",
+    "count",
+    "default",
+    "dictsort",
+    "escape",
+    "first",
+    "float",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "lines",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "pprint",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "split",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "unique",
+    "upper",
+    "urlencode",
+    "zip",
+];
+
+/// Tests, for suggestions.
+pub(super) const TESTS: [&str; 30] = [
+    "boolean",
+    "defined",
+    "divisibleby",
+    "endingwith",
+    "eq",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "startingwith",
+    "string",
+    "true",
+    "undefined",
+    "upper",
+];
 
 /// Methods of Python, and the syntax of a template with the same meaning.
 const INSTEAD: [(&str, &str); 18] = [
@@ -346,7 +434,8 @@ impl<'a> Check<'a> {
     fn filter(&mut self, name: &str, span: Span) {
         let tried = self.environment.empty_state().apply_filter(name, &[]);
         if tried.is_err_and(|error| error.kind() == ErrorKind::UnknownFilter) {
-            self.wrong(span, format!("unknown filter `{name}`"));
+            let hint = nearest(name, FILTERS).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            self.wrong(span, format!("unknown filter `{name}`{hint}"));
         }
     }
 
@@ -354,7 +443,8 @@ impl<'a> Check<'a> {
     fn test(&mut self, name: &str, span: Span) {
         let tried = self.environment.empty_state().perform_test(name, &[]);
         if tried.is_err_and(|error| error.kind() == ErrorKind::UnknownTest) {
-            self.wrong(span, format!("unknown test `{name}`"));
+            let hint = nearest(name, TESTS).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+            self.wrong(span, format!("unknown test `{name}`{hint}"));
         }
     }
 

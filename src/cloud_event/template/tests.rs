@@ -191,6 +191,8 @@ fn unknown_methods_and_filters_are_found_in_all_branches() {
         ("{% for k in object.data %}{{ loop.items() }}{% endfor %}", "unknown method `.items()`"),
         ("{% set name = object.metadata.name %}{% if type == 'x' %}{{ name.upper() }}{% endif %}", "`.upper()`"),
         ("{% if type == 'x' %}{% elif type == 'y' %}{{ object.x | nope }}{% endif %}", "unknown filter `nope`"),
+        ("{{ object.x | uppercase }}", "unknown filter `uppercase`; did you mean `upper`?"),
+        ("{{ object.x is endswith('a') }}", "unknown test `endswith`; did you mean `endingwith`?"),
         ("{{ (object.x is nope) if type == 'x' }}", "unknown test `nope`"),
         ("{{ object.x | map('nope') | list }}", "unknown filter `nope`"),
         ("{{ object.x | selectattr('a', 'nope') | list }}", "unknown test `nope`"),
@@ -203,6 +205,12 @@ fn unknown_methods_and_filters_are_found_in_all_branches() {
         assert!(matches!(found.as_slice(), [one] if one.contains(expected)), "{text}: {found:?}");
     }
     assert_eq!(mistakes("{{ cluster.upper() }}{{ id.lower() }}").len(), 2);
+    for suggested in check::FILTERS.map(|name| format!("{{{{ object.x | {name} }}}}")) {
+        assert_eq!(mistakes(&suggested), [""; 0], "{suggested}");
+    }
+    for suggested in check::TESTS.map(|name| format!("{{{{ object.x is {name} }}}}")) {
+        assert_eq!(mistakes(&suggested), [""; 0], "{suggested}");
+    }
     for statement in ["include 'template'", "extends 'x'", "block a", "from 'x' import a", "import 'x' as x"] {
         let error = Template::compile(&format!("a{{%- {statement} %}}")).unwrap_err();
         assert!(error.to_string().contains("unknown statement"), "{error}");

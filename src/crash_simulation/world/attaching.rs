@@ -53,17 +53,17 @@ impl World<'_> {
             self.hits.add("a unit attaches a reader before its start");
         }
         let unit = &self.process().units[number];
-        let (id, epoch, site, objects) = (unit.id, unit.epoch, unit.shape.site, unit.indexer.objects());
+        let (id, generation, site, objects) = (unit.id, unit.generation, unit.shape.site, unit.indexer.objects());
         if let Some(sink) = self.sink_of(asked.reader).filter(|_| asked.kind == AttachmentKind::Attach(None)) {
             let shown = objects.iter().map(|object| ((site, object.uid().to_owned()), version_of(object)));
             self.sinks[sink].unseen.extend(shown);
         }
         let changes = attachment_changes(asked.kind, &Keep::default(), || objects);
-        self.attach_with(id, epoch, asked, &changes)
+        self.attach_with(id, generation, asked, &changes)
     }
 
     /// Appends an attachment like [`Journal::attach`](crate::journal::Journal::attach).
-    pub(super) fn attach_with(&mut self, id: UnitId, epoch: u64, asked: Attachment, changes: &[Change]) -> bool {
+    pub(super) fn attach_with(&mut self, id: UnitId, generation: u64, asked: Attachment, changes: &[Change]) -> bool {
         let Attachment { reader, kind } = asked;
         let Some(sink) = self.sink_of(reader) else { return true };
         let attaches = matches!(kind, AttachmentKind::Attach(_));
@@ -73,7 +73,8 @@ impl World<'_> {
         self.births += 1;
         let births = self.births;
         let journal = &mut self.process().journal;
-        let ticket = journal.attach((reader, attaches), id, epoch, changes, births).expect("it is not fenced");
+        let ticket =
+            journal.attach(reader, attaches, id.writer(generation), changes, births).expect("it is not fenced");
         assert_eq!(
             ticket.is_some(),
             self.sinks[sink].attached.contains(&id) != attaches,
@@ -96,7 +97,7 @@ impl World<'_> {
         self.disk.write(Write::Append { unit: id, records: records.clone(), only: Some(only), reached: None });
         self.process()
             .journal
-            .advance(|journal| journal.written((id, epoch), ticket, None))
+            .advance(|journal| journal.written(id.writer(generation), ticket, None))
             .0
             .expect("it is not fenced");
         let wanted = if is_silent { BTreeSet::new() } else { BTreeSet::from([sink]) };

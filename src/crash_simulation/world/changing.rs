@@ -2,7 +2,7 @@
 
 use super::{running::records, *};
 use crate::{
-    engine::reconcile::{First, History, RunningSpec, Steps, UnitStart, distribute, reconcile},
+    engine::plan::reconcile::{First, History, RunningSpec, Steps, UnitStart, distribute, reconcile},
     indexer::{FirstList, Retirement, retirement},
     informer::Seed,
     journal::{AttachmentKind, store::NOBODY},
@@ -275,7 +275,7 @@ impl World<'_> {
     fn append_last_events(&mut self, site: usize, number: usize) -> Phase {
         let Some(Ended { unit, left, how }) = self.change(site).ended.get(number) else { return Phase::Seed(0) };
         let (id, how, left) = (unit.id, *how, left.clone());
-        let epoch = self.end(site, number);
+        let generation = self.end(site, number);
         let change = self.change(site);
         let mut reached = change.ended[number].unit.indexer.store().meta().clone().reached();
         if !left.is_empty() {
@@ -289,28 +289,29 @@ impl World<'_> {
             let synced =
                 total.map(|objects| Change::Synced { objects, resource_version: reached.store_version.clone() });
             let changes: Vec<_> = left.into_iter().chain(synced).collect();
-            self.append_at_once(id, epoch, &changes, &reached);
+            self.append_at_once(id, generation, &changes, &reached);
             Ok(())
         });
         let Ok(()) = appended;
         Phase::LastEvents(number + 1)
     }
 
-    /// Starts a new epoch of an ended unit.
+    /// Starts a new generation of an ended unit.
     fn end(&mut self, site: usize, number: usize) -> u64 {
         let unit = &mut self.change(site).ended[number].unit;
-        unit.epoch += 1;
-        let (id, epoch) = (unit.id, unit.epoch);
-        self.process().journal.fence(id, epoch);
-        epoch
+        unit.generation += 1;
+        let (id, generation) = (unit.id, unit.generation);
+        self.process().journal.fence(id.writer(generation));
+        generation
     }
 
     /// Appends, writes and releases changes.
-    pub(super) fn append_at_once(&mut self, id: UnitId, epoch: u64, changes: &[Change], reached: &Reached) {
+    pub(super) fn append_at_once(&mut self, id: UnitId, generation: u64, changes: &[Change], reached: &Reached) {
         self.births += 1;
         let births = self.births;
-        let ticket = self.process().journal.append(id, epoch, changes, reached, births).expect("it is not fenced");
-        self.write_append((id, epoch), ticket, births, changes, reached);
+        let ticket =
+            self.process().journal.append(id.writer(generation), changes, reached, births).expect("it is not fenced");
+        self.write_append(id.writer(generation), ticket, births, changes, reached);
         self.process().journal.advance(|journal| journal.release(ticket));
     }
 
@@ -331,7 +332,7 @@ impl World<'_> {
             let records = records(id, ticket.first, births, &changes);
             let only = Some(NOBODY.to_owned());
             self.disk.write(Write::Append { unit: id, records: records.clone(), only, reached: reached.cloned() });
-            let written = |journal: &mut MemoryJournal| journal.written((id, 0), ticket, reached);
+            let written = |journal: &mut MemoryJournal| journal.written(id.writer(0), ticket, reached);
             self.process().journal.advance(written).0.expect("it is not fenced");
             self.note_written(records.into_iter().map(|record| (record, BTreeSet::new())));
             if self.is_cut("crash: a part of a seed is stored") {
@@ -363,7 +364,7 @@ impl World<'_> {
         for unit in units.iter_mut().filter(|unit| unit.shape.site == site && unit.run.is_none() && which(unit)) {
             unit.saved = false;
             unit.launch();
-            journal.fence(unit.id, unit.epoch);
+            journal.fence(unit.id.writer(unit.generation));
         }
     }
 

@@ -64,7 +64,7 @@ impl World<'_> {
         let Some(consumer) = &mut consumers[handler] else { return };
         let sink = &mut sinks[consumer.sink];
         let around = Surroundings { sites, homes, journal_id: *journal_id, lost, listed };
-        match consumer.advance((sink, &around), health, *now, random) {
+        match consumer.advance(sink, &around, health, *now, random) {
             Progress::Nothing => {}
             Progress::Accepted { repeated, answer_lost } => {
                 self.hits.add_many("an event is delivered twice", repeated);

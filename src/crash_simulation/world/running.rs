@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     indexer::Transaction,
-    journal::{Ticket, interest::worth_recording},
+    journal::{Ticket, UnitWriter, interest::worth_recording},
 };
 
 impl World<'_> {
@@ -30,17 +30,18 @@ impl World<'_> {
             });
             return;
         };
-        let (id, epoch) = (unit.id, unit.epoch);
+        let (id, generation) = (unit.id, unit.generation);
         match stage {
             Stage::Planned if transaction.completes_initial() => self.complete_initial(number, transaction),
             Stage::Planned => {
                 self.births += 1;
-                let ticket =
-                    journal.append(id, epoch, &transaction.changes, &transaction.reached, self.births).unwrap();
+                let ticket = journal
+                    .append(id.writer(generation), &transaction.changes, &transaction.reached, self.births)
+                    .unwrap();
                 unit.in_flight = Some((transaction, Stage::Appended(ticket, self.births)));
             }
             Stage::Appended(ticket, birth) => {
-                self.write_append((id, epoch), ticket, birth, &transaction.changes, &transaction.reached);
+                self.write_append(id.writer(generation), ticket, birth, &transaction.changes, &transaction.reached);
                 self.process().units[number].in_flight = Some((transaction, Stage::Written(ticket)));
             }
             Stage::Written(ticket) => {
@@ -61,13 +62,13 @@ impl World<'_> {
         self.births += 1;
         let births = self.births;
         let Process { units, types, .. } = self.process();
-        let (id, epoch) = (units[number].id, units[number].epoch);
+        let (id, generation) = (units[number].id, units[number].generation);
         let siblings = Arc::clone(&types[units[number].shape.site].siblings);
         let appended: Result<_, Infallible> = siblings.sync(id, transaction.objects, |total| {
             transaction.set_total(total);
             let Transaction { changes, reached, .. } = &transaction;
-            let ticket = self.process().journal.append(id, epoch, changes, reached, births).unwrap();
-            self.write_append((id, epoch), ticket, births, &transaction.changes, &transaction.reached);
+            let ticket = self.process().journal.append(id.writer(generation), changes, reached, births).unwrap();
+            self.write_append(id.writer(generation), ticket, births, &transaction.changes, &transaction.reached);
             Ok(ticket)
         });
         let Ok(ticket) = appended;
@@ -77,16 +78,16 @@ impl World<'_> {
     /// Writes an append for all readers that see the unit.
     pub(super) fn write_append(
         &mut self,
-        (id, epoch): (UnitId, u64),
+        writer: UnitWriter,
         ticket: Ticket,
         birth: i64,
         changes: &[Change],
         reached: &Reached,
     ) {
-        let records = records(id, ticket.first, birth, changes);
+        let records = records(writer.unit, ticket.first, birth, changes);
         let (written, reached) = (records.clone(), Some(reached.clone()));
-        self.disk.write(Write::Append { unit: id, records: written, only: None, reached: reached.clone() });
-        let written = |journal: &mut MemoryJournal| journal.written((id, epoch), ticket, reached.as_ref());
+        self.disk.write(Write::Append { unit: writer.unit, records: written, only: None, reached: reached.clone() });
+        let written = |journal: &mut MemoryJournal| journal.written(writer, ticket, reached.as_ref());
         self.process().journal.advance(written).0.unwrap();
         let wanted: Vec<_> = records.iter().map(|record| self.wanting(record)).collect();
         self.note_written(records.into_iter().zip(wanted));
@@ -141,7 +142,7 @@ impl World<'_> {
             journal.advance(|journal| journal.release(ticket));
         }
         unit.launch();
-        journal.fence(unit.id, unit.epoch);
+        journal.fence(unit.id.writer(unit.generation));
         self.trace(|| format!("unit {}: restarted", id.0));
         if in_flight.is_some() {
             self.hits.add("a unit restarts within a batch");

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::*;
 use crate::{
     engine::{
-        reconcile::First,
-        restore::{Heir, surviving},
+        conductor::restore::{Heir, surviving},
+        plan::reconcile::First,
     },
     indexer::FirstList,
     informer::Seed,

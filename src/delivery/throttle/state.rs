@@ -28,7 +28,7 @@ const DIRECTORY: &str = "once";
 
 /// Rule of a handler: at most one event of a key within the period.
 #[derive(Clone, Debug)]
-pub struct ThrottleRule {
+pub(crate) struct ThrottleRule {
     /// Period, counted from an event that was sent.
     pub period: Duration,
     /// Template of the key, with its text; `None`: each object is a key.
@@ -41,7 +41,7 @@ pub struct ThrottleRule {
 
 /// Events after a judgement.
 #[derive(Debug, Default)]
-pub struct Throttled {
+pub(crate) struct Throttled {
     /// Events that the handler gets.
     pub wanted: Vec<Event>,
     /// Positions of the other events.
@@ -56,7 +56,7 @@ pub struct Throttled {
 
 impl ThrottleRule {
     /// Judges events. A template takes at most some milliseconds per event, so this may block the thread for long.
-    pub fn judge(&self, events: Vec<Event>) -> Throttled {
+    pub(crate) fn judge(&self, events: Vec<Event>) -> Throttled {
         let mut judged = Throttled::default();
         for event in events {
             let Some(key) = self.key(&event, &mut judged) else {
@@ -95,7 +95,7 @@ impl ThrottleRule {
 
 /// Last events of a handler. The state outlives changes of the handler.
 #[derive(Debug, Default)]
-pub struct ThrottleState {
+pub(crate) struct ThrottleState {
     throttle: Mutex<Throttle>,
     /// `None` without a state directory: then a restart forgets all events.
     file: Option<ThrottleFile>,
@@ -131,13 +131,13 @@ impl ThrottleState {
     }
 
     /// Returns true if the file lacks events. Does not wait for a write.
-    pub fn is_unsaved(&self) -> bool {
+    pub(crate) fn is_unsaved(&self) -> bool {
         let saved = self.file.as_ref().and_then(|file| file.saved.try_lock().map(|saved| *saved).ok());
         saved.is_some_and(|saved| saved < lock(&self.throttle).admitted)
     }
 
     /// Replaces the file, if it lacks events. Logs a failure. Blocks the thread.
-    pub fn save(&self) {
+    pub(crate) fn save(&self) {
         let Some(ThrottleFile { path, journal, saved }) = &self.file else { return };
         let mut saved = lock(saved);
         let throttle = lock(&self.throttle);
@@ -189,7 +189,7 @@ fn write(path: &Path, content: &Saved) -> io::Result<()> {
 
 /// States of all handlers of an engine that have a rule.
 #[derive(Debug)]
-pub struct Throttles {
+pub(crate) struct Throttles {
     /// Directory of the files, and id of the journal. `None` without a state directory.
     home: Option<(PathBuf, String)>,
     states: Mutex<BTreeMap<String, Arc<ThrottleState>>>,
@@ -197,7 +197,7 @@ pub struct Throttles {
 
 impl Throttles {
     /// Makes the states of an engine. Removes the files of handlers that have no rule any more.
-    pub fn new(state_dir: Option<&Path>, journal: &str, has_rule: &dyn Fn(&str) -> bool) -> Self {
+    pub(crate) fn new(state_dir: Option<&Path>, journal: &str, has_rule: &dyn Fn(&str) -> bool) -> Self {
         let dir = state_dir.map(|dir| dir.join(DIRECTORY));
         for entry in dir.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().filter_map(Result::ok) {
             let path = entry.path();
@@ -209,7 +209,7 @@ impl Throttles {
     }
 
     /// Returns the state of a handler. The first call reads its file, and blocks the thread.
-    pub fn of(&self, handler: &str) -> Arc<ThrottleState> {
+    pub(crate) fn of(&self, handler: &str) -> Arc<ThrottleState> {
         let load = || match &self.home {
             Some((dir, journal)) => ThrottleState::load(dir.join(format!("{handler}.json")), journal),
             None => ThrottleState::default(),

@@ -12,7 +12,7 @@ const VERSION: &str = "resourceVersion";
 
 /// One state of an object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct DryState {
+pub(crate) struct DryState {
     pub(super) value: Value,
     pub(super) key: Key,
 }
@@ -40,7 +40,7 @@ impl DryState {
     /// # Errors
     /// Fails if `apiVersion`, `kind` or `metadata.name` is missing. Also fails if one of these members, or the namespace, is not a
     /// string.
-    pub fn new(value: Value) -> Result<Self, String> {
+    pub(crate) fn new(value: Value) -> Result<Self, String> {
         // YAML reads `no` as false.
         let no_text = |member: &str, found: &Value| format!("expected {member} to be text, found {found}");
         let text = |pointer: &str, member: &str| match value.pointer(pointer) {

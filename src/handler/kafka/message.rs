@@ -14,7 +14,7 @@ const CONTENT_TYPE: &str = "content-type";
 
 /// Message of one event.
 #[derive(Debug, Default)]
-pub struct Message {
+pub(crate) struct Message {
     /// Topic of the message.
     pub topic: String,
     /// Key of the message. Messages of one key are in one partition, in order.
@@ -27,12 +27,12 @@ pub struct Message {
 
 impl Message {
     /// Adds the header with the trace context.
-    pub fn trace(&mut self, context: TraceContext) {
+    pub(crate) fn trace(&mut self, context: TraceContext) {
         add(&mut self.headers, TraceContext::HEADER, &context.to_string());
     }
 
     /// Returns the value of the message. `None` means a tombstone, which deletes the key.
-    pub fn value(&self) -> Option<&[u8]> {
+    pub(crate) fn value(&self) -> Option<&[u8]> {
         (!self.is_tombstone).then_some(&*self.body)
     }
 }

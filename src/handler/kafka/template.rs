@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Maximum length of a topic name.
-pub const TOPIC_LEN_MAX: usize = 249;
+pub(crate) const TOPIC_LEN_MAX: usize = 249;
 
 const OF_TOPICS: [Placeholder; 4] =
     [Placeholder::Cluster, Placeholder::Group, Placeholder::Resource, Placeholder::Namespace];
@@ -29,18 +29,18 @@ const ENCODING: NameEncoding = NameEncoding { escape: '_', plain: ".-" };
 
 /// A valid template of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TopicTemplate(NameTemplate);
+pub(crate) struct TopicTemplate(NameTemplate);
 
 /// A valid template of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyTemplate(NameTemplate);
+pub(crate) struct KeyTemplate(NameTemplate);
 
 impl TopicTemplate {
     /// Parses a template.
     ///
     /// # Errors
     /// Returns the problem and the expected text.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let template = NameTemplate::parse(text, &OF_TOPICS, Some(ENCODING))?;
         let is_allowed = |letter| ENCODING.is_plain(letter) || letter == '_';
         template.check_text(is_allowed, "letters, digits, \".\", \"_\" and \"-\"")?;
@@ -51,7 +51,7 @@ impl TopicTemplate {
     }
 
     /// Returns the topic of an event. It may be longer than [`TOPIC_LEN_MAX`].
-    pub fn topic(&self, cluster: &str, event: &Event) -> String {
+    pub(crate) fn topic(&self, cluster: &str, event: &Event) -> String {
         let mut topic = String::new();
         self.write(&mut topic, cluster, event);
         topic
@@ -69,13 +69,13 @@ impl KeyTemplate {
     ///
     /// # Errors
     /// Returns the problem and the expected text.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         NameTemplate::parse(text, &OF_KEYS, None).map(Self)
     }
 
     /// Returns true if each object of a topic has its own key. Otherwise a tombstone of one object would delete the
     /// messages of another one.
-    pub fn is_per_object(&self, topic: &TopicTemplate) -> bool {
+    pub(crate) fn is_per_object(&self, topic: &TopicTemplate) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource, Uid};
         let either = |wanted| self.0.has(wanted) || topic.0.has(wanted);
         self.0.has(Uid)

@@ -5,18 +5,18 @@
 
 use std::sync::Arc;
 
-use async_nats::{Subject, jetstream::stream::Stream};
+use async_nats::jetstream::stream::Stream;
 use futures_util::future::BoxFuture;
 use tokio::sync::{RwLock, RwLockReadGuard, Semaphore};
 
 use super::{
-    NatsOptions,
-    link::{Link, Watch},
-    message::{Message, message_id},
+    ExpectLast, NatsOptions,
+    attempt::SendAttempt,
+    link::Link,
+    message::{MessageEncoder, MessageTerms},
     publish::Publisher,
     stored::Memory,
     stream,
-    subject::SubjectTemplate,
 };
 use crate::{
     cloud_event::Formatter,
@@ -26,10 +26,9 @@ use crate::{
 
 /// The handler of type `nats`. It connects with the first batch. While no server can be reached, attempts fail and are retried.
 pub struct NatsHandler {
-    pub(super) options: NatsOptions,
-    pub(super) subject: SubjectTemplate,
-    pub(super) formatter: Formatter,
-    pub(super) memory: Memory,
+    options: NatsOptions,
+    encoder: MessageEncoder,
+    memory: Memory,
     /// The connection. An attempt locks it for reading. It is replaced only after all its attempts and its thread have ended:
     /// unsent messages of the old connection could overtake messages of the new one.
     link: RwLock<Option<Link>>,
@@ -43,9 +42,9 @@ impl NatsHandler {
     /// # Errors
     /// Fails if the template of the subject is invalid.
     pub fn new(options: NatsOptions, formatter: impl Into<Formatter>) -> Result<Self, String> {
-        let (subject, formatter) = (SubjectTemplate::parse(&options.subject)?, formatter.into());
+        let encoder = MessageEncoder::new(&options, formatter.into())?;
         let (memory, link, slot) = (Memory::default(), RwLock::default(), Arc::new(Semaphore::new(1)));
-        Ok(Self { options, subject, formatter, memory, link, slot })
+        Ok(Self { options, encoder, memory, link, slot })
     }
 
     /// Returns the connection for an attempt. Connects if there is no connection, if it has ended, or if it must be replaced.
@@ -72,7 +71,7 @@ impl NatsHandler {
         let Some(options) = &self.options.jetstream else { return Ok(None) };
         let mut known = link.stream.lock().await;
         if known.is_none() {
-            *known = Some(Arc::new(stream::open(&link.context, options, self.subject.wildcard()).await?));
+            *known = Some(Arc::new(stream::open(&link.context, options, self.encoder.subject.wildcard()).await?));
         }
         Ok(known.clone())
     }
@@ -82,9 +81,13 @@ impl NatsHandler {
         let sending = async {
             let stream = self.stream(link).await?;
             let max = stream.as_deref().map_or(usize::MAX, stream::message_max).min(link.client.max_payload());
-            let attempt = SendAttempt { handler: self, link, watch: &watch, batch, form, max };
+            let terms = MessageTerms { form, trace: batch.trace(), max };
+            let attempt =
+                SendAttempt { encoder: &self.encoder, memory: &self.memory, link, watch: &watch, batch, terms };
+            let options = self.options.jetstream.as_ref();
+            let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
             match stream.as_deref() {
-                Some(stream) => Publisher::new(&attempt, stream).await?.store_all().await,
+                Some(stream) => Publisher::new(&attempt, stream, is_conditional).await?.store_all().await,
                 None => attempt.send_only().await,
             }
         };
@@ -118,40 +121,5 @@ impl AsyncHandler for NatsHandler {
             let closed = link.client.drain().await;
             closed.map_err(|error| HandlerError::Failed(format!("failed to close the connection to NATS: {error}")))
         })
-    }
-}
-
-/// One attempt to deliver a batch.
-pub(super) struct SendAttempt<'a> {
-    pub(super) handler: &'a NatsHandler,
-    pub(super) link: &'a Link,
-    pub(super) watch: &'a Watch,
-    pub(super) batch: &'a Notification,
-    pub(super) form: Form,
-    /// Maximum size of a message.
-    pub(super) max: usize,
-}
-
-impl SendAttempt<'_> {
-    /// Sends without a stream. `Ok` means that the server has read the messages; they may have no subscriber. A message that is too
-    /// large is found before any message is sent, so that a retry sends nothing twice.
-    async fn send_only(&self) -> Result<(), HandlerError> {
-        let encode = |event| {
-            let subject = self.subject(event)?;
-            Ok((self.message(event, &subject, message_id(event))?, subject))
-        };
-        let messages = self.batch.events().iter().map(encode).collect::<Result<Vec<_>, HandlerError>>()?;
-        let subjects: Vec<_> = messages.iter().map(|(_, subject)| subject.clone()).collect();
-        for (Message { headers, payload }, subject) in messages {
-            let sent = self.link.client.publish_with_headers(subject, headers, payload).await;
-            sent.map_err(|error| HandlerError::Failed(format!("failed to send: {error}")))?;
-        }
-        let read = self.link.round_trip().await;
-        let refused = self.watch.all_refused(); // refusals arrive before the answer
-        let is_refused = |subject: &&Subject| refused.contains(subject.as_str());
-        if read.is_ok() && !subjects.iter().all(|subject| is_refused(&subject)) {
-            self.link.note_taken();
-        }
-        subjects.iter().find(is_refused).map_or(read, |subject| Err(self.link.refusal(subject)))
     }
 }

@@ -9,12 +9,12 @@ use async_nats::{
 use bytes::Bytes;
 
 use super::{
-    deliver::{NatsHandler, SendAttempt},
-    subject::SUBJECT_LEN_MAX,
+    NatsOptions,
+    subject::{SUBJECT_LEN_MAX, SubjectTemplate},
 };
 use crate::{
-    cloud_event::{self, Attribute, ContentMode, MessageBody, header_value},
-    handler::HandlerError,
+    cloud_event::{self, Attribute, ContentMode, Formatter, MessageBody, header_value},
+    handler::{Form, HandlerError},
     notification::Event,
     trace::TraceContext,
 };
@@ -52,13 +52,39 @@ pub(super) fn too_large(subject: &Subject, error: &dyn Display) -> HandlerError 
     HandlerError::TooLarge(format!("the message to {subject} is too large: {error}"))
 }
 
-impl SendAttempt<'_> {
+/// Encoder of the messages of one handler.
+pub(super) struct MessageEncoder {
+    pub(super) subject: SubjectTemplate,
+    formatter: Formatter,
+    mode: ContentMode,
+    /// Stream that must store the messages; `None` if they are only sent.
+    stream: Option<String>,
+}
+
+/// What the messages of one attempt have in common.
+pub(super) struct MessageTerms {
+    pub(super) form: Form,
+    pub(super) trace: Option<TraceContext>,
+    /// Maximum size of a message, in bytes.
+    pub(super) max: usize,
+}
+
+impl MessageEncoder {
+    /// Makes the encoder for the options of a handler.
+    ///
+    /// # Errors
+    /// Fails if the template of the subject is invalid.
+    pub(super) fn new(options: &NatsOptions, formatter: Formatter) -> Result<Self, String> {
+        let stream = options.jetstream.as_ref().map(|jetstream| jetstream.stream.clone());
+        Ok(Self { subject: SubjectTemplate::parse(&options.subject)?, formatter, mode: options.mode, stream })
+    }
+
     /// Returns the subject of an event's message.
     ///
     /// # Errors
     /// `Rejected` if the subject would be longer than servers accept.
     pub(super) fn subject(&self, event: &Event) -> Result<Subject, HandlerError> {
-        let subject = self.handler.subject.subject(self.handler.formatter.encoder().cluster(), event);
+        let subject = self.subject.subject(self.formatter.encoder().cluster(), event);
         if subject.len() > SUBJECT_LEN_MAX {
             let (id, len) = (message_id(event), subject.len());
             let problem = format!("the subject of {id} has {len} bytes: the limit is {SUBJECT_LEN_MAX}");
@@ -72,31 +98,37 @@ impl SendAttempt<'_> {
     /// # Errors
     /// `TooLarge` if headers and payload together could exceed the maximum size of a message. Also fails if the event cannot be
     /// encoded.
-    pub(super) fn message(&self, event: &Event, subject: &Subject, id: String) -> Result<Message, HandlerError> {
-        let NatsHandler { options, formatter, .. } = self.handler;
+    pub(super) fn message(
+        &self,
+        event: &Event,
+        subject: &Subject,
+        id: String,
+        terms: &MessageTerms,
+    ) -> Result<Message, HandlerError> {
+        let Self { formatter, mode, stream, .. } = self;
         let (mut headers, mut len) = (HeaderMap::new(), HEADER_FRAME_LEN + EXPECTED_LEN);
         let mut add = |name: HeaderName, value: String| {
             let name_text: &str = name.as_ref();
             len += name_text.len() + value.len() + ": \r\n".len();
             headers.insert(name, HeaderValue::from(value));
         };
-        if options.mode == ContentMode::Binary {
+        if *mode == ContentMode::Binary {
             formatter.encoder().each_attribute(event, |attribute, value| {
                 add(ATTRIBUTES[attribute as usize].clone(), header_value(value));
             });
         }
-        let MessageBody { content_type, bytes: payload } = formatter.body(event, self.form, options.mode)?;
+        let MessageBody { content_type, bytes: payload } = formatter.body(event, terms.form, *mode)?;
         add(CONTENT_TYPE, content_type.to_owned());
         add(NATS_MESSAGE_ID, id);
-        if let Some(trace) = self.batch.trace() {
+        if let Some(trace) = terms.trace {
             add(const { HeaderName::from_static(TraceContext::HEADER) }, trace.to_string());
         }
-        if let Some(jetstream) = &options.jetstream {
-            add(NATS_EXPECTED_STREAM, jetstream.stream.clone());
+        if let Some(stream) = stream {
+            add(NATS_EXPECTED_STREAM, stream.clone());
         }
         len += payload.len();
-        if len > self.max {
-            let problem = format!("the message to {subject} has {len} bytes: the limit is {}", self.max);
+        if len > terms.max {
+            let problem = format!("the message to {subject} has {len} bytes: the limit is {}", terms.max);
             return Err(HandlerError::TooLarge(problem));
         }
         Ok(Message { headers, payload: payload.into() })

@@ -9,9 +9,8 @@ use futures_util::{StreamExt as _, stream as streams};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
-    ExpectLast,
     acks::{AckInbox, NotStored, Receipt},
-    deliver::SendAttempt,
+    attempt::SendAttempt,
     link::ANSWER_WAIT,
     message::{Message, message_id, too_large},
 };
@@ -52,9 +51,11 @@ struct Unacknowledged<'a> {
 }
 
 impl<'a> Publisher<'a> {
-    pub(super) async fn new(attempt: &'a SendAttempt<'a>, stream: &'a Stream) -> Result<Self, HandlerError> {
-        let options = attempt.handler.options.jetstream.as_ref();
-        let is_conditional = options.is_some_and(|options| options.expect_last == ExpectLast::PerSubject);
+    pub(super) async fn new(
+        attempt: &'a SendAttempt<'a>,
+        stream: &'a Stream,
+        is_conditional: bool,
+    ) -> Result<Self, HandlerError> {
         let inbox = attempt.link.inbox().await?;
         let (result, refused, is_silent) = (Ok(()), None, false);
         Ok(Self { attempt, stream, inbox, is_conditional, result, refused, is_silent })
@@ -123,18 +124,18 @@ impl<'a> Publisher<'a> {
 
     /// Sends the message of an event, if its condition is known. `last` is the last sequence of the subject if it was looked up.
     async fn begin(&mut self, event: &'a Event, last: Option<u64>) -> Result<Begun<'a>, HandlerError> {
-        let SendAttempt { handler, link, .. } = self.attempt;
-        let (subject, id) = (self.attempt.subject(event)?, message_id(event));
+        let SendAttempt { encoder, memory, link, terms, .. } = self.attempt;
+        let (subject, id) = (encoder.subject(event)?, message_id(event));
         let mut expected = None;
         if self.is_conditional {
             let is_new = matches!(event.record.change, Change::Added { .. }); // so its subject is probably empty
-            let known = || handler.memory.last(&subject, event, &id).or(is_new.then_some(0));
+            let known = || memory.last(&subject, event, &id).or(is_new.then_some(0));
             expected = last.or_else(known);
             if expected.is_none() {
                 return Ok(Begun::Unknown(subject));
             }
         }
-        let Message { mut headers, payload } = self.attempt.message(event, &subject, id)?;
+        let Message { mut headers, payload } = encoder.message(event, &subject, id, terms)?;
         if let Some(expected) = expected {
             headers.insert(NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(expected));
         }
@@ -156,7 +157,7 @@ impl<'a> Publisher<'a> {
     /// Looks for messages in the stream, because an earlier attempt may have stored them. Returns the events that are not stored,
     /// with the last sequences of their subjects.
     async fn look_up(&mut self, events: Vec<(&'a Event, Subject)>) -> Vec<(&'a Event, Option<u64>)> {
-        let (memory, stream, received) = (&self.attempt.handler.memory, self.stream, &self.attempt.link.received);
+        let (memory, stream, received) = (self.attempt.memory, self.stream, &self.attempt.link.received);
         let look = |(event, subject): (&'a Event, Subject)| async move {
             let found = memory.look(stream, &subject, event, received).await;
             (event, found)
@@ -177,7 +178,7 @@ impl<'a> Publisher<'a> {
     /// Waits until each message is acknowledged or refused, or until nothing arrives in time. Returns the events whose message had
     /// a wrong expected sequence.
     async fn wait(&mut self, mut waiting: BTreeMap<u64, Unacknowledged<'a>>) -> Vec<(&'a Event, Subject)> {
-        let SendAttempt { handler, watch, .. } = self.attempt;
+        let SendAttempt { memory, watch, .. } = self.attempt;
         let (mut conflicts, mut refusals) = (Vec::new(), 0);
         let mut deadline = Instant::now() + ANSWER_WAIT;
         while !waiting.is_empty() {
@@ -193,13 +194,13 @@ impl<'a> Publisher<'a> {
                     let refused = watch.all_refused();
                     let is_refused = |_: &u64, message: &mut Unacknowledged<'_>| refused.contains(message.subject.as_str());
                     for (_, message) in waiting.extract_if(.., is_refused) {
-                        handler.memory.forget(&message.subject);
+                        memory.forget(&message.subject);
                         self.refused.get_or_insert(message.subject);
                     }
                 }
                 () = sleep_until(deadline) => for Unacknowledged { subject, .. } in mem::take(&mut waiting).into_values() {
                     self.is_silent = true;
-                    handler.memory.forget(&subject);
+                    memory.forget(&subject);
                     self.fail(HandlerError::Failed(format!("no acknowledgement for {subject} within {ANSWER_WAIT:?}")));
                 },
             }
@@ -214,12 +215,12 @@ impl<'a> Publisher<'a> {
         ack: Result<Receipt, NotStored>,
     ) -> Option<(&'a Event, Subject)> {
         let Unacknowledged { event, subject } = message;
-        let SendAttempt { handler, link, .. } = self.attempt;
+        let SendAttempt { memory, link, .. } = self.attempt;
         match &ack {
             Ok(_) if !self.is_conditional => {}
             // A duplicate has the sequence of the stored copy, which is not always the subject's last message.
-            Ok(Receipt { sequence, is_duplicate: false }) => handler.memory.remember(&subject, event, *sequence),
-            _ => handler.memory.forget(&subject),
+            Ok(Receipt { sequence, is_duplicate: false }) => memory.remember(&subject, event, *sequence),
+            _ => memory.forget(&subject),
         }
         match ack {
             Ok(_) => link.note_taken(),

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// Maximum length of a subject. A server closes the connection after a command line of more than 4 KiB.
-pub const SUBJECT_LEN_MAX: usize = 2048;
+pub(crate) const SUBJECT_LEN_MAX: usize = 2048;
 
 const PLACEHOLDERS: [Placeholder; 8] = [
     Placeholder::Cluster,
@@ -26,7 +26,7 @@ const ENCODING: NameEncoding = NameEncoding { escape: '%', plain: "-" };
 
 /// A valid template of a subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubjectTemplate {
+pub(crate) struct SubjectTemplate {
     template: NameTemplate,
     wildcard: String,
 }
@@ -36,7 +36,7 @@ impl SubjectTemplate {
     ///
     /// # Errors
     /// Returns the problem and the expected text.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let tokens = || text.split('.');
         if tokens().any(str::is_empty) {
             return Err("has an empty token: expected text or a placeholder between the dots".to_owned());
@@ -55,19 +55,19 @@ impl SubjectTemplate {
     }
 
     /// Returns true if each object has its own subject. Otherwise, the last message of a subject may be about another object.
-    pub fn is_per_object(&self) -> bool {
+    pub(crate) fn is_per_object(&self) -> bool {
         use Placeholder::{Group, Kind, Name, Namespace, Resource};
         let has = |wanted| self.template.has(wanted);
         has(Group) && (has(Resource) || has(Kind)) && has(Namespace) && has(Name)
     }
 
     /// Returns the wildcard for all subjects of the template, for every cluster.
-    pub fn wildcard(&self) -> &str {
+    pub(crate) fn wildcard(&self) -> &str {
         &self.wildcard
     }
 
     /// Returns the subject of an event.
-    pub fn subject(&self, cluster: &str, event: &Event) -> String {
+    pub(crate) fn subject(&self, cluster: &str, event: &Event) -> String {
         let mut subject = String::with_capacity(96);
         self.template.fill(&mut subject, |placeholder| placeholder.value(cluster, event));
         subject

@@ -15,7 +15,7 @@ use crate::{
 
 /// Parts of the line of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub(crate) struct Line {
     /// Time in microseconds since the Unix epoch.
     pub micros: i64,
     /// Kind of the change.
@@ -30,7 +30,7 @@ pub struct Line {
 
 impl Line {
     /// Makes the line of an event.
-    pub fn of(event: &Event) -> Self {
+    pub(crate) fn of(event: &Event) -> Self {
         let (record, resource) = (&event.record, &event.unit.resource);
         let what = match record.object() {
             None => resource.qualified_name(),
@@ -50,7 +50,7 @@ impl Line {
     }
 
     /// Appends the line and a line break; the time is in `zone`.
-    pub fn write(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>, colour: bool, zone: &TimeZone) {
         let (sign, sign_colour) = match self.kind {
             ChangeKind::Added => ('+', AnsiColor::Green),
             ChangeKind::Updated | ChangeKind::Unchanged | ChangeKind::Refreshed => ('~', AnsiColor::Yellow),
@@ -80,17 +80,17 @@ fn dim(colour: bool) -> Style {
 }
 
 /// Note of the removal of an object that is no longer in the selection.
-pub const REMOVED: &str = "no longer selected";
+pub(crate) const REMOVED: &str = "no longer selected";
 /// Note of a deletion for which the object's final state was not received.
-pub const TOMBSTONE: &str = "final state unknown";
+pub(crate) const TOMBSTONE: &str = "final state unknown";
 
 /// Returns the note of a type whose initial state is complete.
-pub fn synced(objects: u64) -> String {
+pub(crate) fn synced(objects: u64) -> String {
     format!("synced, {objects} objects")
 }
 
 /// Formats an object: `shop/pod/web`.
-pub fn whom(kind: &str, namespace: &str, name: &str) -> String {
+pub(crate) fn whom(kind: &str, namespace: &str, name: &str) -> String {
     let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
     format!("{prefix}{}/{name}", kind.to_lowercase())
 }

@@ -90,7 +90,7 @@ impl Target {
 ///
 /// # Errors
 /// Fails if the secret is missing, or the text is not a valid target URL. The error does not contain a secret.
-pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
+pub(crate) fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
     let text = source.read()?;
     let text = text.expose_secret();
     // The text before an `@` may be a password, so errors do not show it.
@@ -113,7 +113,7 @@ pub fn read_url(source: &PlainOrSecret) -> Result<Uri, String> {
 ///
 /// # Errors
 /// Fails if the secret is missing, or not a valid header value. The error does not contain the text.
-pub fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
+pub(crate) fn read_header(source: &PlainOrSecret) -> Result<HeaderValue, String> {
     let text = source.read()?;
     let mut value = HeaderValue::from_str(text.expose_secret())
         .map_err(|_| "has characters that no header can carry: expected printable ASCII".to_owned())?;

@@ -11,7 +11,7 @@ use super::Journal;
 use crate::{
     change::{Cause, Change, Reached},
     journal::{
-        AppendError, Attachment, AttachmentKind, Fenced, Sequence, Ticket, UnitId,
+        AppendError, Attachment, AttachmentKind, Fenced, Sequence, Ticket, UnitId, UnitWriter,
         disk::{Disk, calls},
         interest::worth_recording,
         recovery::with_marker,
@@ -25,29 +25,29 @@ use crate::{
 const SEED_OBJECTS: usize = 1_000;
 
 impl Journal {
-    /// Appends the changes of one transaction of `unit`. `reached` contains the versions that the unit reaches with these changes.
+    /// Appends the changes of one transaction of a unit. `reached` contains the versions that the unit reaches with these changes.
     /// The records stay invisible until [`Journal::release`]. Writes to the disk, which may block. Does not wait until the records
     /// are durable.
     ///
     /// # Errors
-    /// Refuses an append if `epoch` is older than the last epoch of the unit, or than the epoch passed to [`Journal::fence`].
-    /// Refuses every append while the store takes none.
+    /// Refuses an append if the writer is older than the last one of the unit, or than the one passed to [`Journal::fence`]. Refuses every
+    /// append while the store takes none.
     pub fn append(
         &self,
-        unit: UnitId,
-        epoch: u64,
+        writer: UnitWriter,
         changes: &[Change],
         reached: &Reached,
         now: Timestamp,
     ) -> Result<Ticket, AppendError> {
         let time_micros = now.as_microsecond();
         let Some(disk) = self.inner.disk() else {
-            return Ok(self.inner.core().append(unit, epoch, changes, reached, time_micros)?);
+            return Ok(self.inner.core().append(writer, changes, reached, time_micros)?);
         };
         let _gate = disk.enter()?;
-        let ticket = self.inner.core().append(unit, epoch, changes, reached, time_micros)?;
+        let ticket = self.inner.core().append(writer, changes, reached, time_micros)?;
+        let unit = writer.unit;
         let append = Append { unit, first: ticket.first, time_micros, changes, only: None, reached: Some(reached) };
-        self.write(disk, epoch, ticket, &append)?;
+        self.write(disk, writer.generation, ticket, &append)?;
         Ok(ticket)
     }
 
@@ -81,14 +81,14 @@ impl Journal {
     }
 
     /// Writes an append that has a ticket. Takes the ticket back if the write fails or panics.
-    fn write(&self, disk: &Disk, epoch: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
+    fn write(&self, disk: &Disk, generation: u64, ticket: Ticket, append: &Append<'_>) -> Result<(), AppendError> {
         let done = catch_unwind(AssertUnwindSafe(|| disk.store.append(append)));
         if !matches!(done, Ok(Ok(()))) {
             self.inner.advance(|core| core.take_back(ticket));
         }
         done.unwrap_or_else(|panic| resume_unwind(panic)).map_err(|error| disk.fail(&error))?;
         let (written, unsynced) = self.inner.advance(|core| {
-            let written = core.written((append.unit, epoch), ticket, append.reached);
+            let written = core.written(append.unit.writer(generation), ticket, append.reached);
             (written, core.unsynced_bytes)
         });
         written?;
@@ -116,9 +116,9 @@ impl Journal {
         self.inner.core().outstanding(unit)
     }
 
-    /// Refuses further appends of `unit` with an epoch before `epoch`.
-    pub fn fence(&self, unit: UnitId, epoch: u64) {
-        self.inner.core().fence(unit, epoch);
+    /// Refuses further appends of the earlier writers of the unit.
+    pub fn fence(&self, writer: UnitWriter) {
+        self.inner.core().fence(writer);
     }
 
     /// Returns the released watermark: readers see no record above it.
@@ -131,7 +131,7 @@ impl Journal {
         self.inner.core().passed()
     }
 
-    /// Attaches a reader to `unit`, or detaches it. Appends `changes` for this reader alone, and releases them. Call it between two
+    /// Attaches a reader to the unit of `writer`, or detaches it. Appends `changes` for this reader alone, and releases them. Call it between two
     /// batches of the unit. Earlier appends of the unit are delivered as before. Has no effect on a closed reader.
     ///
     /// Once attached, the reader sees the later appends of the unit, and none of its earlier ones (S-5). Attaching has no effect if
@@ -139,8 +139,7 @@ impl Journal {
     pub fn attach(
         &self,
         Attachment { reader, kind }: Attachment,
-        unit: UnitId,
-        epoch: u64,
+        writer: UnitWriter,
         changes: &[Change],
         now: Timestamp,
     ) -> Result<(), AppendError> {
@@ -150,11 +149,12 @@ impl Journal {
         let stored = self.inner.disk().map(|_| with_marker(attaches, changes));
         let changes = stored.as_deref().unwrap_or(changes);
         let appended = self.inner.advance(|core| {
-            let ticket = core.attach((reader, attaches), unit, epoch, changes, time_micros)?;
+            let ticket = core.attach(reader, attaches, writer, changes, time_micros)?;
             Ok::<_, Fenced>(ticket.map(|ticket| (ticket, core.address(reader))))
         })?;
         let (Some((ticket, only)), Some(disk)) = (appended, self.inner.disk()) else { return Ok(()) };
+        let unit = writer.unit;
         let append = Append { unit, first: ticket.first, time_micros, changes, only: Some(&only), reached: None };
-        self.write(disk, epoch, ticket, &append)
+        self.write(disk, writer.generation, ticket, &append)
     }
 }

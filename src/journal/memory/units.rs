@@ -1,9 +1,9 @@
-//! Units of the core: their terms, epochs, resyncs, and synced types.
+//! Units of the core: their terms, generations, resyncs, and synced types.
 
 use std::collections::HashMap;
 
 use super::{Batch, MemoryJournal, Turn};
-use crate::journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms};
+use crate::journal::{Fenced, ReaderId, Sequence, TypeNumber, UnitId, UnitTerms, UnitWriter};
 
 pub(crate) type Units = HashMap<UnitId, JournalUnit>;
 
@@ -14,14 +14,14 @@ pub(crate) struct JournalUnit {
     pub(crate) terms: UnitTerms,
     /// Set when the unit appends no more records, and no reader sees it.
     pub(crate) retired: bool,
-    epoch: u64,
+    generation: u64,
 }
 
 impl JournalUnit {
     fn new(id: UnitId) -> Self {
         // Before its terms are set, a unit shares its type with no other unit.
         let terms = UnitTerms { resource: TypeNumber(u32::MAX - id.0), late: false, cached: true };
-        Self { id, terms, retired: false, epoch: 0 }
+        Self { id, terms, retired: false, generation: 0 }
     }
 }
 
@@ -43,7 +43,7 @@ impl MemoryJournal {
     /// Appends an empty batch. When it becomes visible, all readers stop seeing the unit. Returns an upper bound of the unit's
     /// last position.
     pub(crate) fn retire_unit(&mut self, unit: UnitId) -> Sequence {
-        self.push((unit, None), &[], 0, Turn::Retire);
+        self.push(unit, None, &[], 0, Turn::Retire);
         self.last()
     }
 
@@ -77,18 +77,19 @@ impl MemoryJournal {
         !self.dormant.is_empty() || self.readers.values().any(|reader| reader.wants_unchanged(unit))
     }
 
-    /// Refuses appends with earlier epochs.
-    pub(crate) fn fence(&mut self, unit: UnitId, epoch: u64) {
+    /// Refuses appends with earlier generations.
+    pub(crate) fn fence(&mut self, UnitWriter { unit, generation }: UnitWriter) {
         let unit = self.unit(unit);
-        unit.epoch = epoch.max(unit.epoch);
+        unit.generation = generation.max(unit.generation);
     }
 
-    pub(super) fn check_epoch(&mut self, unit: UnitId, epoch: u64) -> Result<(), Fenced> {
+    pub(super) fn check_generation(&mut self, writer: UnitWriter) -> Result<(), Fenced> {
+        let UnitWriter { unit, generation } = writer;
         let known = self.unit(unit);
-        if epoch < known.epoch {
-            return Err(Fenced { unit, epoch, current: known.epoch });
+        if generation < known.generation {
+            return Err(Fenced { writer, current: known.generation });
         }
-        known.epoch = epoch;
+        known.generation = generation;
         Ok(())
     }
 }

@@ -50,7 +50,7 @@ impl ReaderInterest {
 
     fn wants(&self, change: &Change, unit: &JournalUnit) -> bool {
         let is_resync_due = |round| self.is_resync_due(unit.id, round);
-        wants(self.changes, (ChangeKind::of(change), change.cause()), unit, is_resync_due)
+        wants(self.changes, ChangeKind::of(change), change.cause(), unit, is_resync_due)
     }
 
     fn is_resync_due(&self, unit: UnitId, round: u32) -> bool {

@@ -14,7 +14,7 @@ use crate::journal::{
 
 /// Records of the next step of a compaction.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
+pub(crate) struct Held {
     /// The reader's filter, and the positions of the records to judge before anything is coalesced; `None` without a filter.
     pub to_judge: Option<(RecordFilter, Vec<u64>)>,
     /// Positions of the records, in order.

@@ -10,7 +10,7 @@ mod queue;
 
 #[cfg(test)]
 pub(crate) use self::backlog::ENTRY_BYTES;
-pub use self::in_store::ToLoad;
+pub(crate) use self::in_store::ToLoad;
 pub(crate) use self::in_store::{needs, waits_from};
 use self::queue::WaitingRecord;
 pub(super) use self::{in_memory::InMemory, in_store::InStore};

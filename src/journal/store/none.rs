@@ -6,7 +6,8 @@ use roaring::RoaringTreemap;
 
 mod parts;
 
-pub use self::parts::{Append, LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit};
+pub use self::parts::Append;
+pub(crate) use self::parts::{LogPage, NOBODY, PageSize, Recovered, Retained, StoredReader, StoredUnit};
 use super::{
     ChangeKind, Record, Sequence, UnitId,
     timeline::{Floor, TimelinePage},

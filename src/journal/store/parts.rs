@@ -61,7 +61,7 @@ pub struct StoredReader {
 }
 
 /// Value of [`Append::only`] for records that no reader gets.
-pub const NOBODY: &str = "";
+pub(crate) const NOBODY: &str = "";
 
 /// Changes of one transaction of one unit, written atomically.
 #[derive(Clone, Copy, Debug)]

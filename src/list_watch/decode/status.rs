@@ -30,7 +30,7 @@ pub(super) fn of_object(json: &[u8]) -> Option<Status> {
 /// Decodes an HTTP error: the `Status` in its body, or else its code and the beginning of the body.
 ///
 /// `retry_after` is the value of the header. A number of seconds in the header takes precedence over the delay in the body (T-1).
-pub fn decode_status(code: u16, retry_after: Option<&str>, body: &[u8]) -> Status {
+pub(crate) fn decode_status(code: u16, retry_after: Option<&str>, body: &[u8]) -> Status {
     let mut status = of_object(body).unwrap_or_else(|| Status { message: beginning(body), ..Status::default() });
     if status.code == 0 {
         status.code = code;

@@ -273,7 +273,8 @@ impl Watch {
     }
 
     fn push_bookmark(&self, annotations: &Value, chunk: &mut Vec<u8>) {
-        push_bookmark(self.shape.type_of(&self.info), self.cursor, annotations, chunk);
+        let (kind, api_version) = self.shape.type_of(&self.info);
+        push_bookmark(kind, &api_version, self.cursor, annotations, chunk);
     }
 }
 
@@ -287,12 +288,7 @@ pub(crate) fn push_event(kind: &str, chunk: &mut Vec<u8>, write: impl FnOnce(&mu
 }
 
 /// Appends a bookmark.
-pub(crate) fn push_bookmark(
-    (kind, api_version): (&str, String),
-    version: u64,
-    annotations: &Value,
-    chunk: &mut Vec<u8>,
-) {
+pub(crate) fn push_bookmark(kind: &str, api_version: &str, version: u64, annotations: &Value, chunk: &mut Vec<u8>) {
     let mut metadata = json!({"resourceVersion": version.to_string(), "creationTimestamp": null});
     if !annotations.is_null() {
         metadata["annotations"] = annotations.clone();

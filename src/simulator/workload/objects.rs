@@ -103,18 +103,17 @@ pub(super) fn replicaset(deployment: &Deployment) -> Value {
     let wanted = deployment.replicas;
     let (replicas, ready) =
         deployment.rollout.as_ref().map_or((wanted, wanted), |rollout| (rollout.new, rollout.ready));
-    let of = (&*deployment.hash, &*deployment.set_uid, deployment.revision);
-    set_of(deployment, of, replicas, ready)
+    set_of(deployment, &deployment.hash, &deployment.set_uid, deployment.revision, [replicas, ready])
 }
 
 /// Returns the `ReplicaSet` that a rollout replaces.
 pub(super) fn earlier_replicaset(deployment: &Deployment, replicas: usize) -> Value {
     let from = deployment.rollout.as_ref().map(|rollout| (&*rollout.from, &*rollout.from_uid));
     let (hash, uid) = from.unwrap_or((&deployment.hash, &deployment.set_uid));
-    set_of(deployment, (hash, uid, deployment.revision - 1), replicas, replicas)
+    set_of(deployment, hash, uid, deployment.revision - 1, [replicas, replicas])
 }
 
-fn set_of(deployment: &Deployment, (hash, uid, revision): (&str, &str, usize), replicas: usize, ready: usize) -> Value {
+fn set_of(deployment: &Deployment, hash: &str, uid: &str, revision: usize, [replicas, ready]: [usize; 2]) -> Value {
     json!({
         "metadata": {
             "name": format!("{}-{hash}", deployment.name), "namespace": deployment.namespace, "uid": uid,

@@ -27,7 +27,7 @@ pub struct Running {
 
 /// Latest news of a workload: rollouts, and types and namespaces that were added or removed.
 #[derive(Clone, Debug, Default)]
-pub struct News(pub(super) Arc<Mutex<VecDeque<String>>>);
+pub(crate) struct News(pub(super) Arc<Mutex<VecDeque<String>>>);
 
 impl Workload {
     /// Runs `rate` steps per second in a thread, until the returned value is dropped.
@@ -56,7 +56,7 @@ impl Workload {
 
 impl News {
     /// Returns the latest news, newest last.
-    pub fn latest(&self) -> Vec<String> {
+    pub(crate) fn latest(&self) -> Vec<String> {
         lock(&self.0).iter().cloned().collect()
     }
 

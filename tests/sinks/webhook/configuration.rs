@@ -28,7 +28,7 @@ const URL: &str = "url = \"https://hooks.example.com/events\"\n";
 #[test]
 fn mistakes_are_reported_with_key_and_location() {
     let (found, expected): (Vec<_>, Vec<_>) = [
-        ("method = \"PUT\"", "3:11: handlers.hook: missing `url`: expected a string, or a table with one of `env`, `file`"),
+        ("method = \"PUT\"", "3:11: handlers.hook: missing `url`: expected a string, or a table with one of `env`, `file`, such as { env = \"NAME\" }"),
         (
             "url = \"hooks.example.com\"",
             "5:7: handlers.hook.url: expected a URL such as \"https://hooks.example.com/events\", found \"hooks.example.com\"",
@@ -85,7 +85,7 @@ fn header_mistakes_are_reported_without_secrets() {
     check(&[
         (
             "headers = { X-A = 5 }",
-            "6:19: handlers.hook.headers.X-A: expected a string, or a table with one of `env`, `file`",
+            "6:19: handlers.hook.headers.X-A: expected a string, or a table with one of `env`, `file`, such as { env = \"NAME\" }",
         ),
         (
             "headers = { \"X A\" = \"b\" }",
@@ -120,15 +120,15 @@ fn authentication_mistakes_are_reported_without_secrets() {
         ("auth = \"s3cret\"", "6:8: handlers.hook.auth: expected a table with one of `bearer`, `basic`, `signature`"),
         (
             "auth = { bearer = \"s3cret\" }",
-            "6:19: handlers.hook.auth.bearer: expected a table with one of `env`, `file`",
+            "6:19: handlers.hook.auth.bearer: expected a table with one of `env`, `file`, such as { env = \"NAME\" }",
         ),
         (
             "auth = { bearer = { env = \"A\", file = \"b\" } }",
-            "6:10: handlers.hook.auth.bearer: expected a table with one of `env`, `file`, found `env`, `file`",
+            "6:10: handlers.hook.auth.bearer: expected a table with one of `env`, `file`, such as { env = \"NAME\" }, found `env`, `file`",
         ),
         (
             "auth = { bearer = {} }",
-            "6:10: handlers.hook.auth.bearer: expected a table with one of `env`, `file`, found none",
+            "6:10: handlers.hook.auth.bearer: expected a table with one of `env`, `file`, such as { env = \"NAME\" }, found none",
         ),
         (
             "auth = { bearer = { fil = \"b\" } }",

@@ -51,7 +51,7 @@ pub(crate) struct InStore {
 
 /// Positions to load from the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ToLoad {
+pub(crate) struct ToLoad {
     /// Positions, in order.
     pub positions: Vec<u64>,
     epoch: u64,

@@ -153,7 +153,7 @@ impl FaultyStream {
             StreamFault::LongFrame(bytes) => {
                 let (kind, api_version) = &self.of;
                 let padding = json!({"padding": "x".repeat(bytes)});
-                push_bookmark((kind, api_version.clone()), self.version, &padding, sent);
+                push_bookmark(kind, api_version, self.version, &padding, sent);
             }
             StreamFault::Gap(_) => {}
         }

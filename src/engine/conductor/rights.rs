@@ -7,10 +7,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{
-    conductor::Conductor,
-    plan::{Allowed, Plan, TypeName},
-    reconcile::Occasion,
+    Conductor,
     state::{Inquiry, State},
+};
+use crate::engine::{
+    plan::reconcile::Occasion,
+    plan::{Allowed, Plan, TypeName},
 };
 use crate::{
     config::{Config, ResourceConfig},
@@ -19,7 +21,7 @@ use crate::{
 
 impl Conductor {
     /// Asks the server about unknown rights. At longer intervals, asks about all rights again, first about the whole cluster.
-    pub(super) fn ask_for_rights(self: &Arc<Self>, plan: &Plan) {
+    pub(in crate::engine) fn ask_for_rights(self: &Arc<Self>, plan: &Plan) {
         let mut state = self.lock();
         let now = Instant::now();
         let askable = |inquiry: &Inquiry| !inquiry.asking && inquiry.not_before.is_none_or(|at| at <= now);
@@ -103,7 +105,7 @@ impl State {
     }
 
     /// Marks a type as refused in the whole cluster.
-    pub(super) fn refuse(&mut self, name: &TypeName) {
+    pub(in crate::engine) fn refuse(&mut self, name: &TypeName) {
         info!(resource = %name, "not allowed in the whole cluster; looking for namespaces that allow it");
         let again_at = ask_again_at(&self.config);
         self.refused.insert(name.clone(), Allowed::new());
@@ -112,7 +114,7 @@ impl State {
     }
 
     /// Marks a type as allowed in the whole cluster.
-    pub(super) fn allow(&mut self, name: &TypeName) {
+    pub(in crate::engine) fn allow(&mut self, name: &TypeName) {
         self.refused.remove(name);
         self.inquiries.remove(name);
         self.due(name, Occasion::Scope);

@@ -26,12 +26,14 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use super::{
-    conductor::Conductor,
-    options,
-    plan::{TypeName, UnitSpec},
-    reconcile::{First, History, RunningSpec, Steps, UnitStart, distribute},
+    Conductor,
     restore::describe,
     state::{State, TypeState, Unit},
+};
+use crate::engine::{
+    options,
+    plan::reconcile::{First, History, RunningSpec, Steps, UnitStart, distribute},
+    plan::{TypeName, UnitSpec},
 };
 use crate::{
     change::Cause,
@@ -54,7 +56,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 impl Conductor {
     /// Makes the pending attachments of a type's units, and then changes the units to the desired ones.
-    pub(super) async fn change(&self, name: &TypeName, mut steps: Steps, history: History) {
+    pub(in crate::engine) async fn change(&self, name: &TypeName, mut steps: Steps, history: History) {
         if steps.is_empty() {
             self.make_attachments(name, None).await;
             return self.start_units(name, |unit| steps.keep.contains(&unit.informer.id));
@@ -73,8 +75,9 @@ impl Conductor {
     /// Makes the pending attachments in order, and gives up at the time `by`.
     async fn make_attachments(&self, name: &TypeName, by: Option<Instant>) {
         while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_attachment(|_| true)).flatten() {
+            let (_, attachment) = asked;
             let is_made = match &unit {
-                Some(unit) => self.has_attached(unit, asked).await,
+                Some(unit) => self.has_attached(unit, attachment).await,
                 None => true, // the unit has ended, and all its readers with it
             };
             if is_made {
@@ -88,7 +91,7 @@ impl Conductor {
     }
 
     /// Attaches a reader to a unit, or detaches it. After `false`, the caller must try again.
-    async fn has_attached(&self, unit: &Unit, (_, asked): (UnitId, Attachment)) -> bool {
+    async fn has_attached(&self, unit: &Unit, asked: Attachment) -> bool {
         if let Some(supervisor) = &unit.supervisor {
             match supervisor.send(RunningIndexer).await {
                 Ok(Some(indexer)) => return matches!(indexer.send(AttachReader(asked)).await, Ok(Ok(()))),
@@ -112,7 +115,7 @@ impl Conductor {
 
     /// Makes the pending attachments of the units that do not run: stopped ones, and those that were not started yet. After an
     /// error, the other attachments are still pending.
-    pub(super) fn make_attachments_at_rest(&self, name: &TypeName) -> Result<(), NotWritable> {
+    pub(in crate::engine) fn make_attachments_at_rest(&self, name: &TypeName) -> Result<(), NotWritable> {
         let is_at_rest = |unit: &Unit| unit.supervisor.is_none() || unit.stopping;
         while let Some((unit, asked)) = self.of_type(name, |kept| kept.next_attachment(is_at_rest)).flatten() {
             if let Some(unit) = unit {
@@ -246,7 +249,7 @@ impl Conductor {
                 warn!(resource = %unit.spec.resource, %why, "the unit will start when the journal accepts its objects");
                 journal.writable().await;
             }
-            describe(journal, unit.informer.id, (&unit.spec, unit.first), &start.from, true);
+            describe(journal, unit.informer.id, &unit.spec, unit.first, &start.from, true);
         }
     }
 
@@ -268,12 +271,12 @@ impl Conductor {
         let unit = self.unit(id, spec.clone(), *first, options, &kept.siblings, seed);
         unit.informer.status.lock().late = self.registry.is_discovered();
         // Until the last events of the replaced units are stored, a restart must find those units, even if this one has no objects.
-        describe(&self.shared.journal, id, (spec, *first), from, from.is_empty());
+        describe(&self.shared.journal, id, spec, *first, from, from.is_empty());
         Ok((unit, attachments))
     }
 
     /// Returns the options of a unit's informer, and the facts about the unit that its readers need.
-    pub(super) fn unit_options(
+    pub(in crate::engine) fn unit_options(
         &self,
         id: UnitId,
         spec: &UnitSpec,
@@ -286,7 +289,7 @@ impl Conductor {
     }
 
     /// Makes a unit, and does not start it.
-    pub(super) fn unit(
+    pub(in crate::engine) fn unit(
         &self,
         id: UnitId,
         spec: UnitSpec,
@@ -326,7 +329,7 @@ impl TypeState {
     }
 
     /// Queues an attachment. A reader that is detached from a unit must not be attached to it later, after the unit's first list.
-    pub(super) fn queue_attachment(&mut self, unit: UnitId, asked: Attachment) {
+    pub(in crate::engine) fn queue_attachment(&mut self, unit: UnitId, asked: Attachment) {
         if asked.kind == AttachmentKind::Detach {
             self.after_first_list.retain(|(of, waiting)| (*of, waiting.reader) != (unit, asked.reader));
         }
@@ -341,7 +344,7 @@ impl TypeState {
     }
 
     /// Queues the attachments that add readers to units whose first list is now complete.
-    pub(super) fn admit(&mut self) {
+    pub(in crate::engine) fn admit(&mut self) {
         let listed = |id: UnitId| self.units.iter().any(|unit| unit.informer.id == id && unit.first == First::Done);
         let admitted = self.after_first_list.extract_if(.., |(unit, _)| listed(*unit));
         self.attachments.extend(admitted);

@@ -7,13 +7,15 @@ use serde::Deserialize;
 use tracing::{info, warn};
 
 use super::{
+    Conductor, Fatal,
     auxiliary::{self, Auxiliary},
-    conductor::{Conductor, Fatal},
-    plan::{KnownNamespaces, Outlook, TypeName, auxiliary_reflector},
-    presence::{Presence, Served},
-    reconcile::Occasion,
-    rediscovery::{Expected, Need},
     state::{State, Unit, served},
+};
+use crate::engine::{
+    plan::presence::{Presence, Served},
+    plan::reconcile::Occasion,
+    plan::rediscovery::{Expected, Need},
+    plan::{KnownNamespaces, Outlook, TypeName, auxiliary_reflector},
 };
 use crate::{
     change::Change,
@@ -26,7 +28,7 @@ use crate::{
 
 impl Conductor {
     /// Requests the served types if that is due; the answer arrives later.
-    pub(super) fn ask_for_types(self: &Arc<Self>) {
+    pub(in crate::engine) fn ask_for_types(self: &Arc<Self>) {
         let mut state = self.lock();
         let due = state.rediscovery.next().is_some_and(|at| at <= self.clock.elapsed());
         if !due || state.discovering {
@@ -108,7 +110,7 @@ impl Conductor {
     }
 
     /// Schedules a request for the types if the server has begun to answer 404 to a unit: it may serve the type in another version.
-    pub(super) fn see_missing(&self) {
+    pub(in crate::engine) fn see_missing(&self) {
         let mut state = self.lock();
         let follows = state.config.kube.rediscover == Rediscover::CrdWatch;
         let State { rediscovery, types, .. } = &mut *state;
@@ -153,7 +155,7 @@ impl Conductor {
     }
 
     /// Starts the engine's own informers that the plan needs, and stops the others.
-    pub(super) fn keep_auxiliaries(self: &Arc<Self>, outlook: &Outlook) {
+    pub(in crate::engine) fn keep_auxiliaries(self: &Arc<Self>, outlook: &Outlook) {
         let (config, catalog) = {
             let state = self.lock();
             (Arc::clone(&state.config), state.catalog.clone().unwrap_or_default())

@@ -21,12 +21,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tracing::{debug, error, info, warn};
 
-use super::{
-    conductor::Conductor,
+use super::{Conductor, state::Unit};
+use crate::engine::{
     options,
+    plan::reconcile::First,
     plan::{UnitSpec, reflector},
-    reconcile::First,
-    state::Unit,
 };
 use crate::{
     change::{Cause, Reached},
@@ -68,10 +67,11 @@ impl Description {
 
 /// Stores the description of a unit for a later run. `complete` is true if the seed of the unit is stored too, or if the unit
 /// replaces no other unit.
-pub(super) fn describe(
+pub(in crate::engine) fn describe(
     journal: &Journal,
     unit: UnitId,
-    (spec, first): (&UnitSpec, First),
+    spec: &UnitSpec,
+    first: First,
     heir_of: &[UnitId],
     complete: bool,
 ) {
@@ -122,18 +122,18 @@ pub(crate) fn surviving(heirs: &[Heir]) -> BTreeSet<UnitId> {
 }
 
 /// Units and readers of the last run.
-pub(super) struct LastRun {
+pub(in crate::engine) struct LastRun {
     /// Units that continue.
     units: Vec<(StoredUnit, Description)>,
     /// Entries whose units each reader was attached to.
-    pub(super) attached: BTreeMap<String, BTreeSet<String>>,
+    pub(in crate::engine) attached: BTreeMap<String, BTreeSet<String>>,
     clean: bool,
 }
 
 impl LastRun {
     /// Reads the units of the last run, and adds them to the table of routes. Ends the units that do not continue. Call it before
     /// any reader is opened.
-    pub(super) fn read(recovered: &Recovered, router: &Router) -> Self {
+    pub(in crate::engine) fn read(recovered: &Recovered, router: &Router) -> Self {
         let journal = &router.journal;
         let mut described = Vec::new();
         for stored in &recovered.units {
@@ -182,7 +182,11 @@ impl Conductor {
     ///
     /// # Errors
     /// Fails if the objects cannot be read.
-    pub(super) fn restore(&self, last: LastRun, attachments: Vec<(UnitId, Attachment)>) -> Result<(), String> {
+    pub(in crate::engine) fn restore(
+        &self,
+        last: LastRun,
+        attachments: Vec<(UnitId, Attachment)>,
+    ) -> Result<(), String> {
         let journal = &self.shared.journal;
         let config = Arc::clone(&self.lock().config);
         self.lock().entries_of_last_run = last.entries();

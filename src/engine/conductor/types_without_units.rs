@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use super::{
-    conductor::{Conductor, Fatal},
-    plan::{Outlook, Planned, TypeName, UnitSpec, WaitingReason},
-    state::State,
-};
+use super::{Conductor, Fatal, state::State};
+use crate::engine::plan::{Outlook, Planned, TypeName, UnitSpec, WaitingReason};
 use crate::{
     config::OnMissing,
     discovery::{Resolution, Unmatched},
@@ -18,7 +15,7 @@ use crate::{
 
 impl Conductor {
     /// Shows every pattern as waiting, before the server's first answer.
-    pub(super) fn show_all_waiting(&self, state: &mut State) {
+    pub(in crate::engine) fn show_all_waiting(&self, state: &mut State) {
         let config = Arc::clone(&state.config);
         let patterns = config.resources.iter().flat_map(|(entry, resource)| {
             resource.patterns.iter().map(move |pattern| (entry.clone(), pattern.as_str().to_owned()))
@@ -32,7 +29,7 @@ impl Conductor {
     }
 
     /// Shows patterns and types without units, with the reason, and logs each once.
-    pub(super) fn show_waiting(&self, Outlook { plan, selection, .. }: &Outlook) {
+    pub(in crate::engine) fn show_waiting(&self, Outlook { plan, selection, .. }: &Outlook) {
         let mut state = self.lock();
         let mut rows = WaitingRows::new();
         for unmatched in &selection.unmatched {

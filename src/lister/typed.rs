@@ -5,16 +5,8 @@ use std::marker::PhantomData;
 use k8s_openapi::Resource as Typed;
 use serde::de::DeserializeOwned;
 
-use crate::{
-    lister::{Lister, ReadError, Selector},
-    object::KeyRef,
-};
-
-/// Returns the spelling of a type in `match` of a configuration: `pods`, `deployments.v1.apps`.
-pub(super) fn pattern_of<K: Typed>() -> String {
-    let plural = K::URL_PATH_SEGMENT;
-    if K::GROUP.is_empty() { plural.to_owned() } else { format!("{plural}.{}.{}", K::VERSION, K::GROUP) }
-}
+use super::{Lister, ReadError, Selector};
+use crate::object::KeyRef;
 
 /// [`Lister`] that decodes objects.
 #[derive(Clone)]
@@ -24,7 +16,7 @@ pub struct TypedLister<K> {
 }
 
 impl<K: Typed + DeserializeOwned> TypedLister<K> {
-    pub(super) fn new(lister: Lister) -> Self {
+    pub(crate) fn new(lister: Lister) -> Self {
         Self { lister, typed: PhantomData }
     }
 

@@ -9,11 +9,11 @@ use actix::Addr;
 use educe::Educe;
 use tokio::time::Instant;
 
-use super::{
+use crate::engine::{
+    plan::presence::{Presence, Served},
+    plan::reconcile::{First, History, Occasion, RunningSpec},
+    plan::rediscovery::Rediscovery,
     plan::{Allowed, KnownNamespaces, Outlook, Plan, SpecDifference, TypeName, UnitSpec},
-    presence::{Presence, Served},
-    reconcile::{First, History, Occasion, RunningSpec},
-    rediscovery::Rediscovery,
 };
 use crate::{
     backoff::{Backoff, BackoffConfig},
@@ -28,68 +28,68 @@ use crate::{
 };
 
 /// Question to the server about the namespaces in which a type may be listed and watched.
-pub(super) struct Inquiry {
+pub(in crate::engine) struct Inquiry {
     /// Set while a request is in progress.
-    pub(super) asking: bool,
+    pub(in crate::engine) asking: bool,
     /// Time at which all rights are asked for again, including the known ones.
-    pub(super) again_at: Instant,
+    pub(in crate::engine) again_at: Instant,
     /// Time before which nothing is asked, because the last request failed.
-    pub(super) not_before: Option<Instant>,
+    pub(in crate::engine) not_before: Option<Instant>,
 }
 
 /// Unit, from its creation until its replacement.
 #[derive(Clone)]
-pub(super) struct Unit {
-    pub(super) spec: UnitSpec,
-    pub(super) informer: Arc<Informer>,
+pub(in crate::engine) struct Unit {
+    pub(in crate::engine) spec: UnitSpec,
+    pub(in crate::engine) informer: Arc<Informer>,
     /// `None` until the unit is started.
-    pub(super) supervisor: Option<Addr<UnitSupervisor>>,
-    pub(super) first: First,
+    pub(in crate::engine) supervisor: Option<Addr<UnitSupervisor>>,
+    pub(in crate::engine) first: First,
     /// Set when the unit was asked to stop.
-    pub(super) stopping: bool,
+    pub(in crate::engine) stopping: bool,
     /// Set if the unit is from an earlier run, and was not started in this one.
-    pub(super) saved: bool,
+    pub(in crate::engine) saved: bool,
 }
 
 /// Units of one type.
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct TypeState {
-    pub(super) units: Vec<Unit>,
-    pub(super) presence: Presence,
+pub(in crate::engine) struct TypeState {
+    pub(in crate::engine) units: Vec<Unit>,
+    pub(in crate::engine) presence: Presence,
     /// Set while the server answers 404 to a unit.
-    pub(super) missing: bool,
+    pub(in crate::engine) missing: bool,
     /// Set while a task changes the units.
-    pub(super) busy: bool,
+    pub(in crate::engine) busy: bool,
     /// Reason for the next reconciliation of the units, if one is due.
-    pub(super) due: Option<Occasion>,
+    pub(in crate::engine) due: Option<Occasion>,
     /// Time before which the units are not reconciled, because the last change failed.
-    pub(super) not_before: Option<Instant>,
-    pub(super) failures: Option<Backoff>,
+    pub(in crate::engine) not_before: Option<Instant>,
+    pub(in crate::engine) failures: Option<Backoff>,
     /// Version in which each entry watches the type. A reload clears the map.
-    pub(super) versions: BTreeMap<String, ResourceType>,
+    pub(in crate::engine) versions: BTreeMap<String, ResourceType>,
     /// See [`History::late`].
-    pub(super) late: bool,
+    pub(in crate::engine) late: bool,
     /// See [`History::settled`].
-    pub(super) settled: bool,
+    pub(in crate::engine) settled: bool,
     /// Pending attachments: readers that units still have to add or drop, in this order.
-    pub(super) attachments: Vec<(UnitId, Attachment)>,
+    pub(in crate::engine) attachments: Vec<(UnitId, Attachment)>,
     /// Attachments that add readers to units. A unit makes such an attachment after its first list, or before it stops.
-    pub(super) after_first_list: Vec<(UnitId, Attachment)>,
+    pub(in crate::engine) after_first_list: Vec<(UnitId, Attachment)>,
     /// State that the units share. It decides when the type is synced.
-    pub(super) siblings: Arc<Siblings>,
+    pub(in crate::engine) siblings: Arc<Siblings>,
 }
 
 impl Unit {
     /// Returns true if the server answers 404 to the running unit.
-    pub(super) fn is_missing(&self) -> bool {
+    pub(in crate::engine) fn is_missing(&self) -> bool {
         self.supervisor.is_some() && self.informer.status.lock().state == UnitState::Waiting
     }
 }
 
 impl TypeState {
     /// Returns true if the server answers 404 to a unit, although `catalog` contains the type in the version of the unit.
-    pub(super) fn is_missed(&self, catalog: &Catalog) -> bool {
+    pub(in crate::engine) fn is_missed(&self, catalog: &Catalog) -> bool {
         let in_catalog = |unit: &Unit| catalog.types().iter().any(|served| served.resource == unit.spec.resource);
         self.units.iter().any(|unit| unit.is_missing() && in_catalog(unit))
     }
@@ -99,53 +99,53 @@ impl TypeState {
 #[derive(Educe)]
 #[educe(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct State {
-    pub(super) config: Arc<Config>,
+pub(in crate::engine) struct State {
+    pub(in crate::engine) config: Arc<Config>,
     /// Types that the server serves; `None` before its first answer.
-    pub(super) catalog: Option<Arc<Catalog>>,
-    pub(super) namespaces: KnownNamespaces,
+    pub(in crate::engine) catalog: Option<Arc<Catalog>>,
+    pub(in crate::engine) namespaces: KnownNamespaces,
     /// Types that are refused in the whole cluster.
-    pub(super) refused: BTreeMap<TypeName, Allowed>,
+    pub(in crate::engine) refused: BTreeMap<TypeName, Allowed>,
     /// Plan made from the fields above; `None` after a change that can require another plan.
     outlook: Option<Arc<Outlook>>,
     /// Number of plans that were made.
     #[cfg(any(test, feature = "testing"))]
-    pub(super) plans: u64,
+    pub(in crate::engine) plans: u64,
     /// Groups that did not answer at the first discovery. Types of these groups do not count as late.
-    pub(super) unasked_at_start: BTreeSet<String>,
+    pub(in crate::engine) unasked_at_start: BTreeSet<String>,
     #[educe(Default = Rediscovery::new(BackoffConfig::default()))]
-    pub(super) rediscovery: Rediscovery,
+    pub(in crate::engine) rediscovery: Rediscovery,
     /// Set while a discovery is in progress.
-    pub(super) discovering: bool,
-    pub(super) types: BTreeMap<TypeName, TypeState>,
+    pub(in crate::engine) discovering: bool,
+    pub(in crate::engine) types: BTreeMap<TypeName, TypeState>,
     /// Most important occasion since the last check for new types. The next check reconciles new types for this occasion.
-    pub(super) pending: Option<Occasion>,
+    pub(in crate::engine) pending: Option<Occasion>,
     /// Entries that the last run watched; `None` without a last run. See [`State::take_in`].
-    pub(super) entries_of_last_run: Option<BTreeSet<String>>,
+    pub(in crate::engine) entries_of_last_run: Option<BTreeSet<String>>,
     /// Set when the types of the first discovery are known. Types that are found later count as late.
-    pub(super) begun: bool,
+    pub(in crate::engine) begun: bool,
     /// Rows of `/v1/resources` without a unit.
-    pub(super) waiting: WaitingRows,
+    pub(in crate::engine) waiting: WaitingRows,
     /// Entries, with the type, pattern or conflict about which a message was logged.
-    pub(super) told: BTreeSet<(String, String)>,
+    pub(in crate::engine) told: BTreeSet<(String, String)>,
     /// Set if a pattern matches no type now.
-    pub(super) patterns_wait: bool,
+    pub(in crate::engine) patterns_wait: bool,
     /// Set when the CRDs are watched and listed.
-    pub(super) definitions_seen: bool,
+    pub(in crate::engine) definitions_seen: bool,
     /// Questions about types that are refused in the whole cluster.
-    pub(super) inquiries: BTreeMap<TypeName, Inquiry>,
-    pub(super) next_unit: u32,
+    pub(in crate::engine) inquiries: BTreeMap<TypeName, Inquiry>,
+    pub(in crate::engine) next_unit: u32,
 }
 
 impl State {
     /// Creates the state for a configuration, without knowledge about the server.
-    pub(super) fn new(config: Config) -> Self {
+    pub(in crate::engine) fn new(config: Config) -> Self {
         let rediscovery = Rediscovery::new(config.kube.backoff);
         Self { config: Arc::new(config), rediscovery, ..Self::default() }
     }
 
     /// Returns the plan; `None` before the server's first answer.
-    pub(super) fn outlook(&mut self) -> Option<Arc<Outlook>> {
+    pub(in crate::engine) fn outlook(&mut self) -> Option<Arc<Outlook>> {
         if self.outlook.is_none() {
             let (config, catalog) = (&self.config, self.catalog.as_deref()?);
             let watched = |owned: &Owned| self.types.get(&TypeName::of(&owned.resource))?.versions.get(&owned.entry);
@@ -159,7 +159,7 @@ impl State {
     }
 
     /// Schedules a reconciliation of a type with a new plan. If one is already due, keeps the more important occasion.
-    pub(super) fn due(&mut self, name: &TypeName, occasion: Occasion) {
+    pub(in crate::engine) fn due(&mut self, name: &TypeName, occasion: Occasion) {
         self.outlook = None;
         let kept = self.types.entry(name.clone()).or_default();
         kept.due = kept.due.max(Some(occasion));
@@ -167,7 +167,7 @@ impl State {
 
     /// Schedules a reconciliation of all types with a new plan. A reload also forgets the watched versions, so the new plan may
     /// choose other versions.
-    pub(super) fn all_due(&mut self, occasion: Occasion) {
+    pub(in crate::engine) fn all_due(&mut self, occasion: Occasion) {
         self.outlook = None;
         self.pending = self.pending.max(Some(occasion));
         for kept in self.types.values_mut() {
@@ -180,7 +180,7 @@ impl State {
 
     /// Stores the namespaces that the informer of namespaces reports. If they have changed, schedules a reconciliation of all
     /// types.
-    pub(super) fn see_namespaces(&mut self, seen: KnownNamespaces) {
+    pub(in crate::engine) fn see_namespaces(&mut self, seen: KnownNamespaces) {
         // Namespaces from an earlier list are better than none.
         let is_better = matches!(seen, KnownNamespaces::Known(_)) || self.namespaces == KnownNamespaces::Unknown;
         if is_better && self.namespaces != seen {
@@ -194,7 +194,7 @@ impl State {
     }
 
     /// Returns the units of a type for reconciliation with `desired`.
-    pub(super) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
+    pub(in crate::engine) fn running(&self, name: &TypeName, desired: &[UnitSpec]) -> Vec<RunningSpec> {
         let is_wanted = |namespace: &str| desired.iter().any(|spec| spec.namespace.as_deref() == Some(namespace));
         let is_missing = |namespace: &str| match &self.namespaces {
             KnownNamespaces::Known(known) => !known.contains_key(namespace),
@@ -212,13 +212,13 @@ impl State {
     }
 
     /// Returns true if no change of the units is due or in progress.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(in crate::engine) fn is_settled(&self) -> bool {
         self.pending.is_none() && self.types.values().all(|kept| !kept.busy && kept.due.is_none())
     }
 
     /// Adds the new types of a plan. If a run precedes this one, types that are new at the start are changes too: a reload has added
     /// their entry, or the server serves them since that run.
-    pub(super) fn take_in(&mut self, plan: &Plan) {
+    pub(in crate::engine) fn take_in(&mut self, plan: &Plan) {
         let pending = self.pending.take();
         for (name, planned) in &plan.types {
             if self.types.contains_key(name) {
@@ -240,7 +240,7 @@ impl State {
 
     /// Returns the desired units of a type; `None` if the running units should continue. Reasons: the type is missing but may still
     /// exist, the entry keeps a removed type (`on_removed = "keep"`), or the namespaces are not known yet.
-    pub(super) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
+    pub(in crate::engine) fn desired(&self, name: &TypeName, plan: &Plan) -> Option<Vec<UnitSpec>> {
         let kept = self.units_of(name);
         let keeps = |unit: &Unit| {
             let entry = self.config.resources.get(&unit.spec.entry);
@@ -252,7 +252,7 @@ impl State {
 
     /// Stores the version in which each entry watches the type, from the specs in `desired`. Units that continue get their specs
     /// from `desired` too.
-    pub(super) fn watch(&mut self, name: &TypeName, desired: &[UnitSpec]) {
+    pub(in crate::engine) fn watch(&mut self, name: &TypeName, desired: &[UnitSpec]) {
         let Some(kept) = self.types.get_mut(name) else { return };
         kept.versions = desired.iter().map(|spec| (spec.entry.clone(), spec.resource.clone())).collect();
         for unit in &mut kept.units {
@@ -263,7 +263,7 @@ impl State {
     }
 
     /// Compares the running types with a new answer of the server.
-    pub(super) fn look_for_running(&mut self, catalog: &Catalog) {
+    pub(in crate::engine) fn look_for_running(&mut self, catalog: &Catalog) {
         for (name, kept) in &mut self.types {
             kept.presence.answered(if kept.units.is_empty() { Served::Yes } else { served(catalog, name) });
         }
@@ -275,19 +275,19 @@ impl State {
     }
 
     /// Returns true if a running type is missing, but may exist: its units continue until the next answer.
-    pub(super) fn is_doubtful(&self, name: &TypeName) -> bool {
+    pub(in crate::engine) fn is_doubtful(&self, name: &TypeName) -> bool {
         let is_served = |catalog: &Arc<Catalog>| served(catalog, name) == Served::Yes;
         !self.units_of(name).is_empty() && !self.is_gone(name) && !self.catalog.as_ref().is_some_and(is_served)
     }
 
     /// Returns the known facts about a type, except its units.
-    pub(super) fn history(&self, name: &TypeName, occasion: Occasion) -> History {
+    pub(in crate::engine) fn history(&self, name: &TypeName, occasion: Occasion) -> History {
         let kept = self.types.get(name);
         History { occasion, late: kept.is_some_and(|kept| kept.late), settled: kept.is_some_and(|kept| kept.settled) }
     }
 
     /// Returns all units, in the order of their creation.
-    pub(super) fn units(&self) -> Vec<Unit> {
+    pub(in crate::engine) fn units(&self) -> Vec<Unit> {
         let mut units: Vec<Unit> = self.types.values().flat_map(|kept| kept.units.iter().cloned()).collect();
         units.sort_by_key(|unit| unit.informer.id);
         units
@@ -295,7 +295,7 @@ impl State {
 }
 
 /// Looks a type up in a catalog, in any version.
-pub(super) fn served(catalog: &Catalog, name: &TypeName) -> Served {
+pub(in crate::engine) fn served(catalog: &Catalog, name: &TypeName) -> Served {
     let mut types = catalog.types().iter().map(|served| &served.resource);
     if types.any(|resource| resource.group == name.group && resource.plural == name.plural) {
         Served::Yes

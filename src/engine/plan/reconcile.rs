@@ -6,12 +6,12 @@
 //!
 //! **Invariant:** each cached object of a stopping unit either seeds exactly one new unit, or is retired once; see [`distribute`].
 
-use super::plan::{SpecDifference, UnitSpec};
+use super::{SpecDifference, UnitSpec};
 use crate::{change::Cause, config::Cache, indexer::Retirement, journal::UnitId};
 
 /// Reason for a reconciliation. The reason decides the cause of the resulting events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Occasion {
+pub(crate) enum Occasion {
     /// First discovery of this engine.
     Start,
     /// Repeated change after a panic, or a change that only makes pending attachments of readers.
@@ -26,7 +26,7 @@ pub enum Occasion {
 
 /// Progress of a unit's first list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
+pub(crate) enum First {
     /// The list is not complete yet. Its events have the cause `initial`.
     Initial {
         /// Set if the type was missing at the engine's first discovery: handlers with `initial = "skip"` then get the
@@ -41,7 +41,7 @@ pub enum First {
 
 /// Unit that exists: it runs, has stopped, or was restored and not started yet.
 #[derive(Clone, Debug)]
-pub struct RunningSpec {
+pub(crate) struct RunningSpec {
     /// Id of the unit.
     pub id: UnitId,
     /// Spec of the unit.
@@ -56,7 +56,7 @@ pub struct RunningSpec {
 
 /// Unit to start.
 #[derive(Clone, Debug, PartialEq)]
-pub struct UnitStart {
+pub(crate) struct UnitStart {
     /// Spec of the unit.
     pub spec: UnitSpec,
     /// Progress of the unit's first list. With [`First::Done`], the unit also takes over the watch position of its only
@@ -68,7 +68,7 @@ pub struct UnitStart {
 
 /// Steps for the units of one type, in this order: stop, retire, start.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Steps {
+pub(crate) struct Steps {
     /// Units that continue untouched.
     pub keep: Vec<UnitId>,
     /// Units to stop, each with the way to retire the objects that no new unit takes.
@@ -79,25 +79,25 @@ pub struct Steps {
 
 impl Steps {
     /// Returns true if there is nothing to do.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.stop.is_empty() && self.start.is_empty()
     }
 
     /// Decides again how the new units start, once the old ones have stopped. An old unit may have completed its first list since the
     /// reconciliation.
-    pub fn revise(&mut self, stopped: &[RunningSpec], history: History) {
+    pub(crate) fn revise(&mut self, stopped: &[RunningSpec], history: History) {
         self.start = starts(self.start.iter().map(|start| &start.spec), stopped.iter().collect(), history);
     }
 
     /// Returns the way to retire the objects of a stopping unit; `None` if the unit does not stop.
-    pub fn fate(&self, unit: UnitId) -> Option<Retirement> {
+    pub(crate) fn fate(&self, unit: UnitId) -> Option<Retirement> {
         self.stop.iter().find(|(id, _)| *id == unit).map(|(_, fate)| *fate)
     }
 }
 
 /// Known facts about a type, except its units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct History {
+pub(crate) struct History {
     /// Reason for the reconciliation.
     pub occasion: Occasion,
     /// Set if the type was missing at the engine's first discovery.
@@ -107,7 +107,7 @@ pub struct History {
 }
 
 /// Returns the steps that turn the units of one type into the desired ones.
-pub fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> Steps {
+pub(crate) fn reconcile(running: &[RunningSpec], desired: &[UnitSpec], history: History) -> Steps {
     let mut steps = Steps::default();
     let mut wanted: Vec<&UnitSpec> = desired.iter().collect();
     let mut stopping: Vec<&RunningSpec> = Vec::new();
@@ -206,7 +206,7 @@ fn fate(unit: &RunningSpec, occasion: Occasion) -> Retirement {
 ///
 /// If several starts show an object, the first start takes the object. If several old units have cached an object, the state from
 /// the last of these units counts.
-pub fn distribute<T>(
+pub(crate) fn distribute<T>(
     cached: Vec<(UnitId, Vec<T>)>,
     starts: &[UnitStart],
     namespace: impl Fn(&T) -> &str,

@@ -9,7 +9,7 @@ use std::{borrow::Cow, sync::Arc};
 use actix::{Actor, Addr};
 use tokio::task::JoinHandle;
 
-use super::{options, plan::KnownNamespaces};
+use crate::engine::{options, plan::KnownNamespaces};
 use crate::{
     informer::{
         Informer, Shared,
@@ -27,7 +27,7 @@ const BATCH: (usize, usize) = (1_000, 1 << 20);
 const UNIT: UnitId = UnitId(0);
 
 /// Auxiliary informer that runs.
-pub(super) struct Auxiliary {
+pub(in crate::engine) struct Auxiliary {
     informer: Arc<Informer>,
     supervisor: Addr<UnitSupervisor>,
     pump: JoinHandle<()>,
@@ -35,7 +35,7 @@ pub(super) struct Auxiliary {
 
 impl Auxiliary {
     /// Starts an informer on the current arbiter. `tell` is called with the changes of objects.
-    pub(super) fn start(
+    pub(in crate::engine) fn start(
         resource: ResourceType,
         shared: &Shared,
         reflector: ReflectorConfig,
@@ -64,12 +64,12 @@ impl Auxiliary {
     }
 
     /// Returns true if the first list is complete.
-    pub(super) fn is_synced(&self) -> bool {
+    pub(in crate::engine) fn is_synced(&self) -> bool {
         self.informer.status.view().synced
     }
 
     /// Returns the objects as namespaces with their labels.
-    pub(super) fn namespaces(&self) -> KnownNamespaces {
+    pub(in crate::engine) fn namespaces(&self) -> KnownNamespaces {
         let view = self.informer.status.view();
         if !view.synced {
             let forbidden = view.state == UnitState::Forbidden;
@@ -83,19 +83,19 @@ impl Auxiliary {
     }
 
     /// Stops the informer; returns when its actors have ended.
-    pub(super) async fn stop(self) {
+    pub(in crate::engine) async fn stop(self) {
         self.pump.abort();
         let _ended_by_itself = self.supervisor.send(StopUnit).await;
     }
 }
 
 /// Returns the type of namespaces.
-pub(super) fn namespaces() -> ResourceType {
+pub(in crate::engine) fn namespaces() -> ResourceType {
     cluster_scoped("", "v1", "Namespace", "namespaces")
 }
 
 /// Returns the type of CRDs.
-pub(super) fn definitions() -> ResourceType {
+pub(in crate::engine) fn definitions() -> ResourceType {
     cluster_scoped("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
 }
 

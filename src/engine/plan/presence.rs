@@ -7,7 +7,7 @@ const ABSENT_TIMES: u32 = 2;
 
 /// Information about a type in the server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served {
+pub(crate) enum Served {
     /// The server serves the type in some version.
     Yes,
     /// The group of the type answered without the type.
@@ -18,13 +18,13 @@ pub enum Served {
 
 /// Knowledge about a type that may have been removed.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Presence {
+pub(crate) struct Presence {
     absent: u32,
 }
 
 impl Presence {
     /// Records an answer of the server.
-    pub fn answered(&mut self, served: Served) {
+    pub(crate) fn answered(&mut self, served: Served) {
         self.absent = match served {
             Served::Yes => 0,
             Served::No => ABSENT_TIMES.min(self.absent + 1),
@@ -33,7 +33,7 @@ impl Presence {
     }
 
     /// Returns true if the type was certainly removed.
-    pub fn is_gone(self) -> bool {
+    pub(crate) fn is_gone(self) -> bool {
         self.absent == ABSENT_TIMES
     }
 }

@@ -18,7 +18,7 @@ const FEW: u64 = 16;
 
 /// Detector of the end of a busy time.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(in crate::engine) struct Rest {
     looked_at: Duration,
     seen: u64,
     given_back: Duration,
@@ -27,7 +27,7 @@ pub(super) struct Rest {
 
 impl Rest {
     /// Checks the number of changes, at most once per `every`. Returns true if memory should be returned now.
-    pub(super) fn is_due(&mut self, now: Duration, every: Duration, changes: u64) -> bool {
+    pub(in crate::engine) fn is_due(&mut self, now: Duration, every: Duration, changes: u64) -> bool {
         if now < self.looked_at + every {
             return false;
         }
@@ -45,7 +45,7 @@ impl Rest {
 /// Returns free memory to the system. The call takes milliseconds, during which other threads may wait for memory.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "calls of glibc and of the system")]
-pub(super) fn give_back() {
+pub(in crate::engine) fn give_back() {
     let code = code_of_programs(&std::fs::read_to_string("/proc/self/maps").unwrap_or_default());
     // safety: malloc_trim(3) may be called at any time from any thread, and changes nothing that is in use. The ranges are
     // mapped from files and cannot be written to, so each page is read from its file again (madvise(2)).
@@ -71,7 +71,7 @@ fn code_of_programs(maps: &str) -> Vec<Range<usize>> {
 
 /// Does nothing: other allocators return memory themselves.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-pub(super) fn give_back() {}
+pub(in crate::engine) fn give_back() {}
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::plan::TypeName;
+use super::TypeName;
 use crate::backoff::{Backoff, BackoffConfig};
 
 /// First and longest interval between requests after a CRD was added or deleted.
@@ -29,7 +29,7 @@ const REGULAR: Duration = Duration::from_mins(2);
 
 /// Expected answer about a type. The request is repeated until the answer agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expected {
+pub(crate) enum Expected {
     /// The type is served: its CRD was added.
     Served,
     /// The type is not served: its CRD was deleted.
@@ -42,7 +42,7 @@ pub enum Expected {
 
 /// Facts that decide how soon the next request is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Need {
+pub(crate) struct Need {
     /// Set if a running type is missing, perhaps by mistake.
     pub doubtful: bool,
     /// Set if a pattern matches no type, and CRDs are not watched or an API group did not answer.
@@ -53,7 +53,7 @@ pub struct Need {
 
 /// Timetable of the requests. All times are from one clock.
 #[derive(Debug)]
-pub struct Rediscovery {
+pub(crate) struct Rediscovery {
     backoff: Backoff,
     answered: bool,
     /// Expected answers, with the time until which the request is repeated.
@@ -64,7 +64,7 @@ pub struct Rediscovery {
 
 impl Rediscovery {
     /// Creates the timetable; the first request is due at once.
-    pub fn new(backoff: BackoffConfig) -> Self {
+    pub(crate) fn new(backoff: BackoffConfig) -> Self {
         Self {
             backoff: Backoff::new(backoff),
             answered: false,
@@ -75,17 +75,17 @@ impl Rediscovery {
     }
 
     /// Returns the time of the next request, or `None` if none is planned.
-    pub fn next(&self) -> Option<Duration> {
+    pub(crate) fn next(&self) -> Option<Duration> {
         self.next
     }
 
     /// Schedules a request now, because the configuration has changed.
-    pub fn ask_now(&mut self, now: Duration) {
+    pub(crate) fn ask_now(&mut self, now: Duration) {
         self.next = Some(now);
     }
 
     /// Schedules a request soon, because another answer than the last one is expected.
-    pub fn expect(&mut self, name: TypeName, expected: Expected, now: Duration) {
+    pub(crate) fn expect(&mut self, name: TypeName, expected: Expected, now: Duration) {
         let longest = if expected == Expected::Changed { CHANGE_LONGEST } else { CHASE_LONGEST };
         if expected == Expected::Changed && self.chased.contains_key(&name) {
             return;
@@ -99,7 +99,7 @@ impl Rediscovery {
     }
 
     /// Schedules the next request after a failed one. Returns the delay; `random` is uniform in [0, 1).
-    pub fn failed(&mut self, now: Duration, random: f64) -> Duration {
+    pub(crate) fn failed(&mut self, now: Duration, random: f64) -> Duration {
         let delay = self.backoff.fail(now, random);
         self.next = Some(now + delay);
         delay
@@ -107,7 +107,13 @@ impl Rediscovery {
 
     /// Schedules the next request after an answer. `agrees` returns true if the answer is the expected one. `random` is uniform in
     /// [0, 1).
-    pub fn answered(&mut self, agrees: impl Fn(&TypeName, Expected) -> bool, need: Need, now: Duration, random: f64) {
+    pub(crate) fn answered(
+        &mut self,
+        agrees: impl Fn(&TypeName, Expected) -> bool,
+        need: Need,
+        now: Duration,
+        random: f64,
+    ) {
         self.answered = true;
         self.chased.retain(|name, (expected, until)| !agrees(name, *expected) && now < *until);
         let regular = (!need.never_again).then(|| REGULAR.mul_f64(1.0 + random / 2.0));
