@@ -10,11 +10,11 @@
 //!
 //! The sinks check each accepted event, and their final state:
 //!
-//! - I1: The state equals the server's, for the types and namespaces that the handler takes in the end. Ignored updates are an
+//! - E1: The state equals the server's, for the types and namespaces that the handler takes in the end. Ignored updates are an
 //!   exception: only the cache and the saved state show them. An object reported as deleted is deleted.
-//! - I2: The order of an object's events is: added, updated …, deleted or removed.
-//! - I3: Events come in sequence. An event is in the cache before it is delivered, and with `fsync = "group"` also durable.
-//! - I4: An acknowledged and saved event is not repeated. Every event that was journaled for a handler and not lost is delivered.
+//! - E2: The order of an object's events is: added, updated …, deleted or removed.
+//! - E3: Events come in sequence. An event is in the cache before it is delivered, and with `fsync = "group"` also durable.
+//! - E4: An acknowledged and saved event is not repeated. Every event that was journaled for a handler and not lost is delivered.
 //! - Watchers: one that resumes at its version, also after a crash, misses no change.
 //! - Ids: Each change has one id.
 //! - Routes: A handler gets no event of a unit that was never on its route.

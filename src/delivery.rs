@@ -8,7 +8,7 @@
 //! [`table`] maps records to readers; [`router`] applies it to the journal. [`core`](mod@core) decides for one handler:
 //! [`schedule`] forms its batches, [`attempts`] retries or gives up, [`pace`] limits the rate, [`throttle`] suppresses
 //! events of a key that had one recently. [`handler_loop`] executes these decisions, and [`worker`] is the thread of a sink. [`handlers`]
-//! adds, replaces and removes handlers, and restarts their loops. A handler that fails, hangs or panics affects no other (I7).
+//! adds, replaces and removes handlers, and restarts their loops. A handler that fails, hangs or panics affects no other (E7).
 
 pub(crate) mod attempts;
 pub(crate) mod core;

@@ -28,7 +28,7 @@ const BUFFER_KEPT_MAX: usize = 4 << 20;
 /// Any closure `FnMut(&Notification) -> Result<(), HandlerError>` is a handler.
 pub(crate) trait Handler: Send + 'static {
     /// Delivers a batch. `Ok` means: stored as safely as this sink promises. After `Ok` and a clean stop, the batch is not sent
-    /// again. After an error, a panic or a crash, the whole batch may be sent again (I4: at least once).
+    /// again. After an error, a panic or a crash, the whole batch may be sent again (E4: at least once).
     fn deliver(&mut self, notification: &Notification) -> Result<(), HandlerError>;
 
     /// Returns the interval between two calls of [`Handler::tick`]; `None`: `tick` is never called.

@@ -1,7 +1,7 @@
 //! The ordered stream of changes of all units: sequences, watermarks, cursors.
 //!
 //! A batch is handled in the order **append → publish → release**. Readers see only records up to the released watermark, so
-//! an event never arrives before the cache shows its change (I3). With a [`Store`](store::Store) the order is **append → write
+//! an event never arrives before the cache shows its change (E3). With a [`Store`](store::Store) the order is **append → write
 //! → publish → release**. The committer thread makes written records durable, in groups. By default readers get durable
 //! records only.
 //!
@@ -273,7 +273,7 @@ pub struct ReaderStats {
     pub oldest_micros: Option<i64>,
 }
 
-/// Losses of a reader since the last [`Journal::take_losses`] (I6).
+/// Losses of a reader since the last [`Journal::take_losses`] (E6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Names of lost events, in the order of their loss.

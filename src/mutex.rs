@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, even if it is poisoned: a panic in one actor must not affect other actors that share the mutex (I7). Blocks while
+/// Locks a mutex, even if it is poisoned: a panic in one actor must not affect other actors that share the mutex (E7). Blocks while
 /// another thread holds the lock.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -19,7 +19,6 @@ pub(crate) struct Usage {
     pub(crate) resident_bytes: Option<u64>,
     /// Virtual memory, in bytes.
     pub(crate) virtual_bytes: Option<u64>,
-    /// Number of threads.
     pub(crate) threads: Option<u64>,
     /// Number of open file descriptors.
     pub(crate) open_fds: Option<u64>,

@@ -1,7 +1,7 @@
 //! HTTP server, on a separate thread: health, metrics, state, and the Kubernetes read paths. All requests are reads, except
 //! those that control handlers.
 //!
-//! **Invariant:** requests never write to a cache, and no request can stop an actor (I7).
+//! **Invariant:** requests never write to a cache, and no request can stop an actor (E7).
 
 mod accept;
 mod api_error;

@@ -13,7 +13,7 @@
 //! [`Subscriber`](subscriber::Subscriber) returns the frames.
 //!
 //! **Invariants:** a slow or blocked subscriber only occupies one of the allowed connections; it delays nothing. Events that a
-//! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (I6). Without a
+//! subscriber misses are reported to it as a gap ([`StreamGap`](gap::StreamGap)); none is skipped silently (E6). Without a
 //! subscriber, nothing is encoded. A few minutes after the last subscriber has left, the journal is no longer read.
 
 pub(crate) mod cursor;

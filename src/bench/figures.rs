@@ -15,7 +15,6 @@ pub(crate) struct Run {
     pub flow: f64,
     /// Number of changes after the sync; 0 for a live cluster, where this number is unknown.
     pub changes: u64,
-    /// Cost of events.
     pub events: EventsCost,
     /// Latency of single changes.
     pub latency: Latency,
@@ -37,7 +36,6 @@ pub(crate) struct Latency {
     pub p99: u64,
     /// Maximum.
     pub max: u64,
-    /// Number of changes.
     pub changes: usize,
 }
 

@@ -335,7 +335,7 @@ fn nobody_reads(handlers: &[HandlerView]) -> bool {
     !handlers.is_empty() && handlers.iter().all(is_closed)
 }
 
-/// Logs the events that were not delivered before the stop (I4). The exit code stays 0, because the user requested the stop.
+/// Logs the events that were not delivered before the stop (E4). The exit code stays 0, because the user requested the stop.
 fn tell_undelivered(report: &StopReport, is_kept: bool) {
     for (handler, events, named) in &report.undelivered {
         let first = named.join(", ");

@@ -41,7 +41,6 @@ pub(super) struct Call {
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub(super) reader: ReaderId,
-    /// Number of the sink.
     pub(super) sink: usize,
     pub(super) core: HandlerCore,
     /// The action requested by the state machine, not executed yet.

@@ -93,7 +93,7 @@ impl Sink {
         let id = (site, cloud_event::id(event));
         self.deliveries += 1;
         assert!(!self.is_over, "the handler was removed: {id:?}");
-        assert!(!self.acknowledged.contains(&name), "I4: {id:?} was acknowledged and saved, and comes again");
+        assert!(!self.acknowledged.contains(&name), "E4: {id:?} was acknowledged and saved, and comes again");
         let is_of_type = |unit: &UnitId| around.homes.get(unit).is_some_and(|shape| shape.site == site);
         let is_allowed = match event.record.change {
             Change::Synced { .. } => self.allowed.iter().any(is_of_type),
@@ -102,7 +102,7 @@ impl Sink {
         assert!(is_allowed, "{id:?} is of {:?}, which was never on the route", event.record.unit);
         let is_again = !self.accepted.insert(name);
         let at_place = self.places.entry((around.journal_id, sequence)).or_insert_with(|| id.clone());
-        assert_eq!(*at_place, id, "I3: two events at one place {sequence} of journal {}", around.journal_id);
+        assert_eq!(*at_place, id, "E3: two events at one place {sequence} of journal {}", around.journal_id);
         let Some(object) = event.record.object() else { return is_again };
         let is_known_id = self.note_id(&id, event, object);
         check_truth(event, object, &around.sites[site]);
@@ -122,7 +122,7 @@ impl Sink {
         let position = (around.journal_id, sequence);
         let last = self.last.insert(place.clone(), (position, name));
         let is_later = last.is_none_or(|(last, _)| last < position);
-        assert!(is_later, "I3: {id:?} at {sequence} came after what is at {last:?}");
+        assert!(is_later, "E3: {id:?} at {sequence} came after what is at {last:?}");
         if last.is_some_and(|(_, record)| around.lost.contains(&record)) {
             self.disordered.insert(place.clone());
         }
@@ -150,20 +150,20 @@ impl Sink {
         before.is_some()
     }
 
-    /// Checks the order of event kinds (I2).
+    /// Checks the order of event kinds (E2).
     fn check_kind(&self, place: &Place, event: &Event, object: &Object, around: &Surroundings<'_>) {
         let of_object = (place.0, object.uid().to_owned());
         let is_unseen = self.unseen.contains_key(&of_object) || self.skips && around.listed.contains(&of_object);
         match (&event.record.change, self.objects.get(place)) {
-            (Change::Added { .. }, known) => assert_eq!(known, None, "I2: {place:?} is added twice: {event:?}"),
+            (Change::Added { .. }, known) => assert_eq!(known, None, "E2: {place:?} is added twice: {event:?}"),
             (Change::Updated { .. }, Some(known)) => {
-                assert_eq!(known.uid, object.uid(), "I2: another object is updated");
-                assert!(known.version < version_of(object), "I2: {place:?} goes back in time from {known:?}");
+                assert_eq!(known.uid, object.uid(), "E2: another object is updated");
+                assert!(known.version < version_of(object), "E2: {place:?} goes back in time from {known:?}");
             }
             (Change::Deleted { .. } | Change::Removed { cause: Cause::Reload, .. }, Some(known)) => {
-                assert_eq!(known.uid, object.uid(), "I2: another object is deleted or removed");
+                assert_eq!(known.uid, object.uid(), "E2: another object is deleted or removed");
             }
-            (change, None) => assert!(is_unseen, "I2: {place:?} was not added: {change:?}"),
+            (change, None) => assert!(is_unseen, "E2: {place:?} was not added: {change:?}"),
             (change, _) => panic!("unexpected change {change:?}"),
         }
     }
@@ -174,15 +174,15 @@ impl Sink {
     }
 }
 
-/// Checks an event against the history of the server (I1). A shown version must have existed. An object shown as deleted must
+/// Checks an event against the history of the server (E1). A shown version must have existed. An object shown as deleted must
 /// not exist any more.
 fn check_truth(event: &Event, object: &Object, site: &Site) {
     let life = &site.lives[object.uid()];
     assert_eq!(life.name, object.name());
     if matches!(event.record.change, Change::Deleted { .. }) {
-        assert!(life.is_over, "I1: {} exists, but was reported as deleted", object.uid());
+        assert!(life.is_over, "E1: {} exists, but was reported as deleted", object.uid());
     } else {
-        assert!(life.versions.contains_key(&version_of(object)), "I1: {object:?} never was");
+        assert!(life.versions.contains_key(&version_of(object)), "E1: {object:?} never was");
     }
 }
 

@@ -51,7 +51,6 @@ pub(super) struct Unit {
     pub(super) indexer: Indexer,
     first_list: FirstList,
     absence: Absence,
-    /// Reports of the reflector.
     reports: Vec<ReflectorReport>,
     /// Set when the reflector has emitted a change of a watch.
     has_changed: bool,

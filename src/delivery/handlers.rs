@@ -50,7 +50,6 @@ const LETTERS_MAX: usize = 16;
 
 /// Definition of a handler.
 pub(crate) struct NewHandler {
-    /// Name of the handler.
     pub name: String,
     /// Type of the handler's sink, such as `file` or `kafka`, or the type given by the library user.
     pub kind: &'static str,
@@ -58,7 +57,6 @@ pub(crate) struct NewHandler {
     pub route: Route,
     /// Bounds of the events that wait for the handler.
     pub bounds: Bounds,
-    /// Options of the handler's core.
     pub core: CoreOptions,
     /// Destination of the handler's events.
     pub sink: Sink,
@@ -91,7 +89,6 @@ pub(crate) enum Remove {
 pub(crate) struct Leftover {
     /// Name of the handler.
     pub handler: String,
-    /// Number of events.
     pub events: u64,
     /// Names of the oldest of these events, at most 100.
     pub named: Vec<EventName>,
@@ -391,7 +388,7 @@ impl RunningHandlers {
         !members.is_empty() && members.iter().all(is_unread)
     }
 
-    /// Logs the events that were dropped since the last call. Events are dropped if a buffer is full or a handler has ended (I6).
+    /// Logs the events that were dropped since the last call. Events are dropped if a buffer is full or a handler has ended (E6).
     pub(crate) fn report_losses(&self) {
         if !self.is_unread() {
             self.all().iter().for_each(|member| self.report_losses_of(member));

@@ -127,7 +127,7 @@ impl DeliveryLog {
         counts.note_error(error.to_string());
     }
 
-    /// Counts and logs events that were given up. `is_taken` is set if the dead letter accepted the events (I4, I6).
+    /// Counts and logs events that were given up. `is_taken` is set if the dead letter accepted the events (E4, E6).
     pub(super) fn gave_up(&mut self, delivery: DeliveryId, events: &Notification, reason: &GiveUp, is_taken: bool) {
         if let Some(span) = self.spans.get_mut(&delivery) {
             span.fail(reason);

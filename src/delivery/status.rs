@@ -193,7 +193,6 @@ pub enum Control {
 /// Shared status of one handler. A replaced handler gets a new status.
 #[derive(Debug)]
 pub(crate) struct HandlerStatus {
-    /// Name of the handler.
     pub(super) name: String,
     /// Set while the handler is paused. When the handler is replaced, its new status keeps this flag.
     pub(super) paused: watch::Sender<bool>,

@@ -2,7 +2,7 @@
 //!
 //! A handler that blocks receives one job at a time. An asynchronous handler has a runtime on its thread, which runs its deliveries
 //! concurrently. A panic ends the handler, not the thread. The next job opens a new handler; deliveries that already run continue
-//! with the old one (I7). A hung thread is abandoned with its handler, and a new thread replaces it. At most three abandoned
+//! with the old one (E7). A hung thread is abandoned with its handler, and a new thread replaces it. At most three abandoned
 //! threads of one handler exist at a time.
 
 use std::{

@@ -1,7 +1,7 @@
 //! Actor around [`DeltaFifo`]: one batch is in flight to the indexer, further deltas are queued meanwhile.
 //!
 //! The answer to an `Events` message is the reflector's credit for more events. While more than `fifo_max_bytes` wait, the
-//! actor withholds the answer. Then the reflector stops reading its socket, and the API server gets backpressure (F-32, I5).
+//! actor withholds the answer. Then the reflector stops reading its socket, and the API server gets backpressure (F-32, E5).
 
 use std::sync::Arc;
 

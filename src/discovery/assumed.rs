@@ -16,7 +16,6 @@ pub(crate) struct ObjectType {
     pub group: String,
     /// Version within the group.
     pub version: String,
-    /// Kind.
     pub kind: String,
 }
 

@@ -69,21 +69,18 @@ pub(crate) enum Resolution {
     },
     /// The pattern names a type that cannot be listed, or cannot be watched.
     Unwatchable {
-        /// The type.
         resource: ResourceType,
         /// Supported verbs.
         verbs: Vec<String>,
     },
     /// The pattern is a wildcard, and matches no watchable type.
     Empty {
-        /// The pattern.
         pattern: Pattern,
         /// Groups that may have such types but did not answer.
         unavailable: Vec<Unavailable>,
     },
     /// The entry itself excludes all types of the pattern.
     Excluded {
-        /// The first of the types.
         first: ResourceType,
         /// Number of excluded types.
         count: usize,

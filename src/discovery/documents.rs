@@ -26,7 +26,6 @@ pub(super) struct GroupVersion {
 /// Answer of `/api` or `/apis`: the versions of every group, in order of preference.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Root {
-    /// All types.
     Types(Vec<GroupVersion>),
     /// Names only: each version has a document of its own.
     Names(Vec<GroupVersion>),

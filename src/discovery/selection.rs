@@ -62,7 +62,6 @@ pub(crate) struct Conflict {
     pub resource: ResourceType,
     /// The first pattern; it keeps the type.
     pub first: PatternPlace,
-    /// The second pattern.
     pub second: PatternPlace,
 }
 

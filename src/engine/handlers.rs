@@ -409,7 +409,7 @@ fn route(resources: &[String], options: &HandlerOptions, cluster: &str) -> Resul
 }
 
 /// Returns the kinds of changes that a handler gets if its rules accept them. With `initial = "skip"`, a handler does not get the
-/// initial objects. It gets their next changes as updates or deletions (I2).
+/// initial objects. It gets their next changes as updates or deletions (E2).
 pub(super) fn changes(options: &HandlerOptions) -> ChangeSet {
     let on = options.on.iter().map(|event| ChangeSet::of(event.kind(), None));
     let on = on.fold(ChangeSet::default(), ChangeSet::with);

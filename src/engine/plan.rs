@@ -185,7 +185,6 @@ pub(crate) enum KnownNamespaces {
     Unknown,
     /// Listing namespaces is not allowed.
     Forbidden,
-    /// All namespaces.
     Known(NamespaceLabels),
 }
 

@@ -81,7 +81,7 @@ impl RunningEngine {
     }
 
     /// Stops the engine: ends requests to the API server, applies the received changes, and delivers their events, all within
-    /// `shutdown_timeout`. Returns the undelivered events by name (I4).
+    /// `shutdown_timeout`. Returns the undelivered events by name (E4).
     pub async fn stop(self) -> StopReport {
         let conductor = &self.handle.conductor;
         let Some(delivery) = lock(&conductor.delivery).take() else { return StopReport::default() };

@@ -1,7 +1,7 @@
 //! Runs a program for each delivery: the events are lines on its standard input, its exit status is the answer.
 //!
 //! The program runs once per delivery, so that its exit confirms all events. If one run had to deliver several batches and crashed,
-//! the state of their events would be unknown (I4). Use a larger `batch` if starting the program is too slow.
+//! the state of their events would be unknown (E4). Use a larger `batch` if starting the program is too slow.
 
 use std::{
     env,

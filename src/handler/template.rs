@@ -13,7 +13,6 @@ use crate::{journal::ChangeKind, notification::Event};
 pub(super) enum Placeholder {
     /// Configured name of the cluster.
     Cluster,
-    /// API group.
     Group,
     /// Plural name of the type.
     Resource,

@@ -1,4 +1,4 @@
-//! Path of a batch into journal and cache, always in the order append → publish → release (I3).
+//! Path of a batch into journal and cache, always in the order append → publish → release (E3).
 
 use std::sync::Arc;
 

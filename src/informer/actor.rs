@@ -99,7 +99,7 @@ impl UnitSupervisor {
                 report_abandoned(&self.informer.resource, &abandoned);
                 if !abandoned.is_empty() {
                     // An abandoned actor may have appended records without releasing them. Later records of the journal wait until
-                    // these records are released (I4).
+                    // these records are released (E4).
                     self.informer.take_over(self.core.generation().0 + 1, &self.shared.journal);
                 }
                 for waiter in self.stop_waiters.drain(..) {

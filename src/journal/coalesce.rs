@@ -13,11 +13,11 @@
 //! | Added, Updated | Unchanged of another version | as for Updated |
 //! | Updated, Unchanged | Deleted, Removed | the next one |
 //! | Updated to another uid | Deleted, Removed | both: the update stands for the Added of that uid |
-//! | Added | Deleted, Removed | both: every deletion is delivered, and always after its Added (I2) |
+//! | Added | Deleted, Removed | both: every deletion is delivered, and always after its Added (E2) |
 //! | Deleted or Removed, then Added | Deleted or Removed | the last one: repeated adding and removing costs one record |
 //! | any | any of another object: the uid differs, or the waiting object is deleted | both |
 //!
-//! A coalesced record takes the position of the last record in it, so records stay in the order of the cache (I3). Two kinds of
+//! A coalesced record takes the position of the last record in it, so records stay in the order of the cache (E3). Two kinds of
 //! records keep their position: the waiting one of the row with Unchanged and Refreshed, whose state is not new; and an Added that
 //! must be delivered before a `Synced` (S-8).
 //!
@@ -51,7 +51,6 @@ pub(super) struct Next {
 pub(super) enum Shows {
     /// Another object, or an object whose waiting record is already followed by its deletion.
     AnotherObject,
-    /// Another version.
     AnotherVersion,
     /// The same version. Its body may differ, as after a reload.
     SameVersion,

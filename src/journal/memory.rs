@@ -1,7 +1,7 @@
 //! Core of the journal: appends that are not visible yet, and the readers.
 //!
 //! When a batch becomes visible, the journal passes it to the readers that want it, and keeps no other copy of a durable batch in
-//! memory. So a record that waits for one reader uses no memory of other readers (I5, I7). Attachments are batches too, so
+//! memory. So a record that waits for one reader uses no memory of other readers (E5, E7). Attachments are batches too, so
 //! each takes effect after all earlier batches.
 //!
 //! With a store, the caller writes each append. It reports which appends are [written](MemoryJournal::written) and which are

@@ -185,7 +185,7 @@ impl Consumer {
 }
 
 impl Consumer {
-    /// Checks I2 and I3 for one record that was not shown before.
+    /// Checks E2 and E3 for one record that was not shown before.
     fn take(&mut self, record: &Record, unit: u32, refreshed: &BTreeMap<u64, u64>, strict: bool) {
         let sequence = record.sequence.0;
         if self.again.first() == Some(&sequence) {
@@ -193,7 +193,7 @@ impl Consumer {
             return;
         }
         assert!(self.again.is_empty(), "what was in flight comes again first");
-        assert!(sequence > self.last, "I3: sequences increase");
+        assert!(sequence > self.last, "E3: sequences increase");
         self.last = sequence;
         assert!(self.accounted.insert(sequence));
         let Some(object) = record.object() else {
@@ -210,14 +210,14 @@ impl Consumer {
         let promised = strict && !self.lossy.contains(&key);
         match &record.change {
             Change::Added { cause, .. } => {
-                assert!(!promised || shown.is_none(), "I2: {} while {shown:?} is shown", brief(record));
+                assert!(!promised || shown.is_none(), "E2: {} while {shown:?} is shown", brief(record));
                 assert!(*cause != Cause::Initial || !self.synced.contains(&unit), "initial after synced");
                 self.shown.insert(key, now);
             }
             Change::Updated { .. } => {
                 if let (true, Some(old)) = (promised, record.old()) {
                     let old = (old.uid().to_owned(), old.resource_version().parse().unwrap());
-                    assert_eq!(shown, Some(told(refreshed, old)), "I2: the old state is the one shown before");
+                    assert_eq!(shown, Some(told(refreshed, old)), "E2: the old state is the one shown before");
                 }
                 assert!(!promised || shown.is_some());
                 self.shown.insert(key, now);
@@ -227,7 +227,7 @@ impl Consumer {
                 self.shown.insert(key, now);
             }
             Change::Deleted { .. } | Change::Removed { .. } => {
-                assert!(!promised || shown.is_some_and(|(uid, _)| uid == now.0), "I2: {} unseen", brief(record));
+                assert!(!promised || shown.is_some_and(|(uid, _)| uid == now.0), "E2: {} unseen", brief(record));
                 self.shown.remove(&key);
             }
             Change::Refreshed { .. } => panic!("{} is no event", brief(record)),
@@ -634,7 +634,7 @@ impl Run {
         let is_full = interest.changes == ChangeSet::ALL && interest.filter.is_none();
         let strict = *when_full == WhenFull::Coalesce && is_full;
         for record in batch {
-            assert!(record.sequence <= self.journal.released(), "I3: nothing above the release mark");
+            assert!(record.sequence <= self.journal.released(), "E3: nothing above the release mark");
             if consumer.again.first() != Some(&record.sequence.0) {
                 consumer.justify(&record, self.places[&record.unit]);
             }
@@ -717,7 +717,7 @@ impl Run {
                 if full && !consumer.lossy.contains(&key) {
                     let assumed = || consumer.assumed.iter().rfind(|(of, ..)| *of == key).map(|(.., object)| object);
                     let shown = consumer.shown.get(&key).or_else(assumed).map(told);
-                    assert_eq!(shown, is.map(told), "I1: {key:?}");
+                    assert_eq!(shown, is.map(told), "E1: {key:?}");
                 }
             }
         }
@@ -743,7 +743,7 @@ impl Run {
     }
 }
 
-/// Checks I1, I2, I3, I5 and I6 for readers with all policies. Also checks that rules see each change before it is coalesced.
+/// Checks E1, E2, E3, E5 and E6 for readers with all policies. Also checks that rules see each change before it is coalesced.
 /// `PROPTEST_CASES` sets the number of cases.
 ///
 /// Rules: G-5, D-11.

@@ -162,12 +162,12 @@ impl Shown {
             let before = self.states.get(object.name()).cloned();
             match &record.change {
                 Change::Deleted { .. } => {
-                    assert!(self.repeats || before.is_some_and(|(uid, _)| uid == *object.uid()), "I2: {record:?}");
+                    assert!(self.repeats || before.is_some_and(|(uid, _)| uid == *object.uid()), "E2: {record:?}");
                     self.states.remove(object.name());
                     self.deleted.insert(object.uid().to_owned());
                     continue;
                 }
-                Change::Added { .. } => assert!(self.repeats || before.is_none(), "I2: {record:?}"),
+                Change::Added { .. } => assert!(self.repeats || before.is_none(), "E2: {record:?}"),
                 Change::Updated { old, .. } => {
                     let old = (old.uid().to_owned(), old.resource_version().parse().unwrap());
                     assert!(self.repeats || before == Some(old), "its old is what was shown: {record:?}");

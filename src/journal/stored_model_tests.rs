@@ -987,7 +987,7 @@ fn holds(fsync: Fsync) {
     assert!(rare.iter().all(|count| *count > 10), "something was hardly ever tried: {rare:?}");
 }
 
-/// Checks I3 and I4 with a state directory, for `fsync = "group"`. `PROPTEST_CASES` sets the number of cases.
+/// Checks E3 and E4 with a state directory, for `fsync = "group"`. `PROPTEST_CASES` sets the number of cases.
 #[test]
 fn unacknowledged_records_return_after_any_crash() {
     holds(Fsync::Group);

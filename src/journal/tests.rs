@@ -92,7 +92,7 @@ fn object_recreated_by_update_keeps_its_old() {
     let recreated = Change::Updated { old: pod("a", "a", 1), object: pod("a", "b", 2), cause: Cause::Relist };
     assert_eq!(merged(&[recreated.clone(), updated("a", "b", 2, 3)]), ["updated b/3<1"]);
     let both = merged_with_room(&[recreated, updated("a", "b", 2, 3), deleted("a", "b", 4)]);
-    assert_eq!(both, ["updated b/3<1", "deleted b/4"], "I2: nobody hears of the end of what he never saw");
+    assert_eq!(both, ["updated b/3<1", "deleted b/4"], "E2: nobody hears of the end of what he never saw");
 }
 
 #[test]
@@ -421,7 +421,7 @@ fn uncached_unit_is_bounded_in_bytes_and_events() {
     let many: Vec<_> = (0..9).map(|n| added(&format!("p{n}"), &format!("u{n}"), 1)).collect();
     commit(&mut journal, 0, &many);
     assert_eq!((journal.stats(stuck).queued, journal.stats(stuck).dropped), (3, 6));
-    assert_eq!(journal[stuck].take_losses().named.len(), 6, "I6: by name");
+    assert_eq!(journal[stuck].take_losses().named.len(), 6, "E6: by name");
 }
 
 #[test]

@@ -202,14 +202,21 @@ impl Timeline {
         }
     }
 
-    /// Notes that a unit has reached a version without a change.
+    /// Notes that a unit has reached a version without a change. This adds a step without records if only that step tells what
+    /// follows: for the first version of a unit, whose list was empty, and after a partial step.
     pub(crate) fn reach(&mut self, unit: UnitId, version: Option<NonZeroU64>) {
+        let is_first = self.latest(unit).is_none();
         if let Some(reached) = self.advance(unit, version)
-            && self.partial.remove(&unit)
+            && (self.partial.remove(&unit) || is_first)
         {
             let (last, micros) = (self.position(), self.micros());
             let (first, progress) = (Sequence(last.0 + 1), UnitProgress::Reached(reached));
-            self.steps.push_back(Step { unit, first, last, progress, micros });
+            let step = Step { unit, first, last, progress, micros };
+            // A page has the steps that end behind its floor.
+            if let Some(page) = self.page.as_mut().filter(|page| page.floor.position == last) {
+                page.floor.absorb(&step);
+            }
+            self.steps.push_back(step);
         }
     }
 

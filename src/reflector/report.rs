@@ -14,7 +14,6 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, AsRefStr)]
 #[strum(serialize_all = "lowercase")]
 pub(crate) enum Verb {
-    /// A list.
     List,
     /// A watch, or a streaming list.
     Watch,

@@ -58,7 +58,6 @@ pub(crate) enum CursorStep {
 /// Facts about the journal when a subscriber connects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JournalFacts<'a> {
-    /// The journal's id.
     pub journal: &'a str,
     /// The released watermark of the journal: readers see no record above it.
     pub released: Sequence,
@@ -134,7 +133,7 @@ impl SubscriberCursor {
             return CursorStep::Gap(gap);
         }
         if self.state_due {
-            self.position = ring.head; // caches are at least as new as the released watermark (I3)
+            self.position = ring.head; // caches are at least as new as the released watermark (E3)
             self.shown.clear();
             return CursorStep::State;
         }

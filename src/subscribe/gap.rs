@@ -29,7 +29,6 @@ pub(crate) enum GapReason {
 /// Events that a subscriber does not get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StreamGap {
-    /// Reason of the gap.
     pub reason: GapReason,
     /// The requested position as the client wrote it.
     pub asked: Option<String>,

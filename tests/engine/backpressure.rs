@@ -1,4 +1,4 @@
-//! Slow handlers and floods of events: they increase counters but not the heap, and do not delay other handlers (I5, I6, I7).
+//! Slow handlers and floods of events: they increase counters but not the heap, and do not delay other handlers (E5, E6, E7).
 
 #![expect(clippy::disallowed_methods, reason = "tests wait by the clock")]
 
@@ -132,7 +132,7 @@ fn stalled_handler_delays_none_and_gets_final_states() {
     assert_eq!(engine.terminate().code(), Some(0));
     let woken = replay_events(&seen.lock().expect("not poisoned"));
     let free = replay_events(&read_events(&free));
-    assert_eq!(woken.state, free.state, "both end in the same state, and I2 and I3 hold for both");
+    assert_eq!(woken.state, free.state, "both end in the same state, and E2 and E3 hold for both");
     assert!(woken.events < free.events, "{} and {}", woken.events, free.events);
 }
 

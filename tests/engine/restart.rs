@@ -1,5 +1,5 @@
 //! Panics and hangs in each actor in turn, on a live cluster: other actors are unaffected, the caches are readable, and
-//! the stream is correct (I1 … I4, I7).
+//! the stream is correct (E1 … E4, E7).
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -201,6 +201,7 @@ fn make_state(program: &str, target: &str) {
         coalesced: count(&engine, "waiting", "coalesced"),
     };
     assert!(engine.terminate().success());
-    fs::write(format!("{target}.json"), serde_json::to_string(&done).unwrap() + "\n").unwrap();
+    let done = serde_json::to_string(&done).expect("it is plain data");
+    fs::write(format!("{target}.json"), done + "\n").expect("a path that can be written");
     pack(&format!("{target}.tar.zst"), &dir);
 }

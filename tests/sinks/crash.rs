@@ -1,5 +1,5 @@
 //! The engine is killed repeatedly while clients write to a real API server. No change is lost, and repeated events have the
-//! same id (I1, I4).
+//! same id (E1, E4).
 //!
 //! The reference is a watch of the API server kept by another program ([`Observer`]).
 //! `bash .ci/long crash` is the full length, 100 kills per sink; `DELTABUS_CRASHES` sets another number. Runs that lose
@@ -220,22 +220,22 @@ impl Arrived {
                 let count = self.by_uid.len();
                 assert!(
                     is_jumped_over(life, downtimes),
-                    "I1: nothing of {uid} arrived, of {count} others: {life:?}, {downtimes:?}"
+                    "E1: nothing of {uid} arrived, of {count} others: {life:?}, {downtimes:?}"
                 );
                 unseen += 1;
                 continue;
             };
             let (kind, version) = events.last().expect("there is one");
             if life.deleted {
-                assert_eq!(kind, "deleted", "I1: the end of {uid} never arrived: {life:?}, {events:?}");
+                assert_eq!(kind, "deleted", "E1: the end of {uid} never arrived: {life:?}, {events:?}");
             } else {
-                assert_ne!(kind, "deleted", "I1: {uid} lives: {life:?}, {events:?}");
-                assert_eq!(Some(version), life.versions.last(), "I1: the last state of {uid}: {life:?}, {events:?}");
+                assert_ne!(kind, "deleted", "E1: {uid} lives: {life:?}, {events:?}");
+                assert_eq!(Some(version), life.versions.last(), "E1: the last state of {uid}: {life:?}, {events:?}");
             }
             let first = &events[0].0;
-            assert!(first == "added", "I2: {uid} begins with {first}: {events:?}");
+            assert!(first == "added", "E2: {uid} begins with {first}: {events:?}");
             for pair in events.windows(2) {
-                assert_ne!(pair[0].0, "deleted", "I2: {uid} goes on after its end: {events:?}");
+                assert_ne!(pair[0].0, "deleted", "E2: {uid} goes on after its end: {events:?}");
             }
         }
         for uid in self.by_uid.keys() {

@@ -1,4 +1,4 @@
-//! Reads a file handler's events and checks the guarantees: I2, I3, and the final state.
+//! Reads a file handler's events and checks the guarantees: E2, E3, and the final state.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -163,7 +163,7 @@ impl Replay {
             self.duplicates += 1;
             return;
         }
-        assert!(before < sequence, "I3: sequence {sequence} after {before}: {event}");
+        assert!(before < sequence, "E3: sequence {sequence} after {before}: {event}");
         self.last_sequence.insert(journal, sequence);
         self.events += 1;
         *self.counts.entry((kind.clone(), cause)).or_default() += 1;
@@ -188,7 +188,7 @@ fn key_of(event: &Value) -> String {
     }
 }
 
-/// Checks I2: each object is Added, Updated*, Deleted, and possibly added again.
+/// Checks E2: each object is Added, Updated*, Deleted, and possibly added again.
 fn apply(state: &mut State, kind: &str, event: &Value) {
     let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
     let key = key_of(event);
@@ -198,18 +198,18 @@ fn apply(state: &mut State, kind: &str, event: &Value) {
     let new = (text("uid"), text("resourceversion"));
     match kind {
         "added" => {
-            assert!(known.is_none(), "I2: {key} added twice, known as {known:?}: {event}");
+            assert!(known.is_none(), "E2: {key} added twice, known as {known:?}: {event}");
             state.insert(key, new);
         }
         "updated" => {
-            let (uid, version) = known.unwrap_or_else(|| panic!("I2: {key} updated before it was added: {event}"));
-            assert_eq!(uid, new.0, "I2: {key} updated across a re-creation: {event}");
+            let (uid, version) = known.unwrap_or_else(|| panic!("E2: {key} updated before it was added: {event}"));
+            assert_eq!(uid, new.0, "E2: {key} updated across a re-creation: {event}");
             assert_eq!(event["data"]["old"]["metadata"]["resourceVersion"], version, "old is the state shown before");
             state.insert(key, new);
         }
         "deleted" | "removed" => {
-            let (uid, _) = known.unwrap_or_else(|| panic!("I2: {key} {kind} without having been added: {event}"));
-            assert_eq!(uid, new.0, "I2: {key}: another object was {kind}: {event}");
+            let (uid, _) = known.unwrap_or_else(|| panic!("E2: {key} {kind} without having been added: {event}"));
+            assert_eq!(uid, new.0, "E2: {key}: another object was {kind}: {event}");
             state.remove(&key);
         }
         other => panic!("unexpected type {other:?}: {event}"),

@@ -26,16 +26,16 @@ impl World<'_> {
         consumers[handler].as_mut().expect("it is open").take(events, self.now);
     }
 
-    /// Checks that a record given to a handler is durable and in the cache, and that the order is right (I3).
+    /// Checks that a record given to a handler is durable and in the cache, and that the order is right (E3).
     fn check_read(&self, handler: usize, record: &Record) {
         self.trace(|| format!("handler {handler}: reads {}", record.sequence.0));
         let process = self.process.as_ref().expect("the process runs");
         let sequence = record.sequence.0;
         let is_durable = self.disk.synced.has(name_of(record));
-        assert!(is_durable || self.fsync != Fsync::Group, "I3: {sequence} is handed out and not durable");
-        assert!(self.disk.now.has(name_of(record)), "I3: {sequence} is handed out and not written");
+        assert!(is_durable || self.fsync != Fsync::Group, "E3: {sequence} is handed out and not durable");
+        assert!(self.disk.now.has(name_of(record)), "E3: {sequence} is handed out and not written");
         let last = process.consumers[handler].as_ref().expect("it is open").last;
-        assert!(last < sequence, "I3: {sequence} is handed out after a later one");
+        assert!(last < sequence, "E3: {sequence} is handed out after a later one");
         let (Some(object), Some(unit)) = (record.object(), process.units.iter().find(|unit| unit.id == record.unit))
         else {
             return;
@@ -49,7 +49,7 @@ impl World<'_> {
             // A change may have removed the unit's objects, because it was replacing the unit, until a crash undid it.
             (_, None) => life.is_over || !unit.is_readable(),
         };
-        assert!(is_shown, "I3: {sequence} is handed out, and a read finds {cached:?} and not {:?}", record.change);
+        assert!(is_shown, "E3: {sequence} is handed out, and a read finds {cached:?} and not {:?}", record.change);
     }
 
     pub(super) fn send(&mut self, handler: usize) {

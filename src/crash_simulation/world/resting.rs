@@ -42,7 +42,7 @@ impl World<'_> {
         panic!("the simulation does not become idle");
     }
 
-    /// Runs until everything is idle and checks the result (I1, I4). After another clean start no event may be repeated.
+    /// Runs until everything is idle and checks the result (E1, E4). After another clean start no event may be repeated.
     pub(in crate::crash_simulation) fn finish(mut self) {
         self.reloads = false;
         self.drain();
@@ -64,10 +64,10 @@ impl World<'_> {
         self.process = None;
         self.drain();
         let after: Vec<_> = self.sinks.iter().map(|sink| sink.deliveries).collect();
-        assert_eq!(after, deliveries, "I4: after a clean stop something comes again");
+        assert_eq!(after, deliveries, "E4: after a clean stop something comes again");
     }
 
-    /// Checks that the caches and the saved states of a type's units have the objects that the configuration selects (I1).
+    /// Checks that the caches and the saved states of a type's units have the objects that the configuration selects (E1).
     fn check_caches(&self, number: usize) {
         let shapes = self.configuration.shapes(number);
         let site = &self.sites[number];
@@ -81,19 +81,19 @@ impl World<'_> {
         assert_eq!(of_site.iter().map(|unit| unit.shape).collect::<Vec<_>>().len(), shapes.len(), "units of {number}");
         let cached: BTreeMap<_, _> = of_site.iter().flat_map(|unit| shown(unit.indexer.objects())).collect();
         let saved: BTreeMap<_, _> = of_site.iter().flat_map(|unit| shown(self.disk.now.objects(unit.id))).collect();
-        assert_eq!(cached, expected, "I1: the caches of type {number}");
-        assert_eq!(saved, expected, "I1: the saved states of type {number}");
+        assert_eq!(cached, expected, "E1: the caches of type {number}");
+        assert_eq!(saved, expected, "E1: the saved states of type {number}");
     }
 
-    /// Checks that every record that was journaled and not lost was delivered to the handlers that want it (I4).
+    /// Checks that every record that was journaled and not lost was delivered to the handlers that want it (E4).
     fn check_delivered(&self, number: usize, sink: &Sink) {
         for (name, (record, wanted)) in self.journaled.iter().filter(|(_, (_, wanted))| wanted.contains(&number)) {
             let is_there = sink.accepted.contains(name) || sink.merged.contains(name);
-            assert!(is_there, "I4: handler {} never got {} {:?}, {wanted:?}", sink.handler, name.1, record.change);
+            assert!(is_there, "E4: handler {} never got {} {:?}, {wanted:?}", sink.handler, name.1, record.change);
         }
     }
 
-    /// Checks that the consumer's state equals the server's, except for ignored updates (I1).
+    /// Checks that the consumer's state equals the server's, except for ignored updates (E1).
     fn check_sink(&mut self, number: usize) {
         let Self { sinks, sites, homes, configuration, journaled, fsync, lost, hits, .. } = self;
         let (sink, handler) = (&sinks[number], sinks[number].handler);
@@ -133,7 +133,7 @@ impl World<'_> {
                     || expected.get(place).is_some_and(is_repeated)
                     || (drops_repeated && sink.disordered.contains(place));
                 if is_wrong && *fsync != Fsync::Group && is_excused {
-                    assert!(is_over || drops_repeated || sink.skips, "I1: handler {handler}: {place:?} stays old");
+                    assert!(is_over || drops_repeated || sink.skips, "E1: handler {handler}: {place:?} stays old");
                     hits.add(if is_over { "interval: a ghost stays" } else { "interval: an old state stays" });
                     expected.remove(place);
                 } else {
@@ -144,7 +144,7 @@ impl World<'_> {
                 let is_away = |place: &Place| !shown.contains_key(place) && sink.is_last_lost(place, lost);
                 expected.retain(|place, _| !is_away(place));
             }
-            assert_eq!(found, expected, "I1: handler {handler}, without what repeats an id: {drops_repeated}");
+            assert_eq!(found, expected, "E1: handler {handler}, without what repeats an id: {drops_repeated}");
         }
     }
 }

@@ -195,7 +195,7 @@ fn form() -> impl Strategy<Value = Form> {
 }
 
 proptest! {
-    /// Rule I4: each event is delivered or given up once and in order, for any sequence of failures.
+    /// Rule E4: each event is delivered or given up once and in order, for any sequence of failures.
     #[test]
     fn any_failure_script_delivers_or_drops_each_event(
         len in 0..20_usize,

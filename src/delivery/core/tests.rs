@@ -276,7 +276,7 @@ fn busy_delay_is_respected_up_to_limit() {
 }
 
 proptest! {
-    /// Rule I4: for any answers of the sink, each event is delivered or given up, then acknowledged once. Then the
+    /// Rule E4: for any answers of the sink, each event is delivered or given up, then acknowledged once. Then the
     /// handler closes.
     #[test]
     fn any_answers_end_with_all_events_acknowledged(

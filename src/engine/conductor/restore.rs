@@ -91,7 +91,6 @@ pub(in crate::engine) fn describe(
 /// Stored unit that has not retired, and the units that it replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Heir {
-    /// Id of the unit.
     pub(crate) unit: UnitId,
     /// Units whose objects seed this unit.
     pub(crate) of: Vec<UnitId>,

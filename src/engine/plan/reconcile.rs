@@ -42,9 +42,7 @@ pub(crate) enum First {
 /// Unit that exists: it runs, has stopped, or was restored and not started yet.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningSpec {
-    /// Id of the unit.
     pub id: UnitId,
-    /// Spec of the unit.
     pub spec: UnitSpec,
     /// Progress of the unit's first list.
     pub first: First,
@@ -57,7 +55,6 @@ pub(crate) struct RunningSpec {
 /// Unit to start.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UnitStart {
-    /// Spec of the unit.
     pub spec: UnitSpec,
     /// Progress of the unit's first list. With [`First::Done`], the unit also takes over the watch position of its only
     /// predecessor, so it needs no list.
@@ -73,7 +70,6 @@ pub(crate) struct Steps {
     pub keep: Vec<UnitId>,
     /// Units to stop, each with the way to retire the objects that no new unit takes.
     pub stop: Vec<(UnitId, Retirement)>,
-    /// Units to start.
     pub start: Vec<UnitStart>,
 }
 

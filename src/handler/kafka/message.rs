@@ -15,7 +15,6 @@ const CONTENT_TYPE: &str = "content-type";
 /// Message of one event.
 #[derive(Debug, Default)]
 pub(crate) struct Message {
-    /// Topic of the message.
     pub topic: String,
     /// Key of the message. Messages of one key are in one partition, in order.
     pub key: String,

@@ -18,7 +18,6 @@ use crate::{
 pub(crate) struct Line {
     /// Time in microseconds since the Unix epoch.
     pub micros: i64,
-    /// Kind of the change.
     pub kind: ChangeKind,
     /// Object, as `namespace/kind/name`; for `synced`, the type.
     pub what: String,

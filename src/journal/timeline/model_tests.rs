@@ -100,11 +100,24 @@ impl Run {
             }
             Op::Bookmark { unit, versions } => {
                 let unit = UnitId(unit);
-                if let Some((Some(reached), newest)) = self.units.get_mut(&unit) {
-                    *newest += versions;
-                    reached.version = NonZeroU64::new(*newest).unwrap();
-                    self.timeline.reach(unit, Some(reached.version));
+                let (reached, newest) = self.units.entry(unit).or_insert((None, 0));
+                *newest = (*newest + versions).max(1);
+                let version = NonZeroU64::new(*newest).unwrap();
+                let at = UnitVersion { epoch: reached.map_or(Epoch(0), |reached| reached.epoch), version };
+                if reached.replace(at).is_none() {
+                    // An empty first list: the version is known, and nothing of the unit is before it.
+                    let (first, last, micros) = (self.last + 1, self.last, self.clock);
+                    self.appended.push(Appended {
+                        unit,
+                        first,
+                        last,
+                        reached: Some(at),
+                        newest: at,
+                        micros,
+                        is_hidden: false,
+                    });
                 }
+                self.timeline.reach(unit, Some(version));
             }
             Op::Restore { unit } => {
                 if let Some((Some(reached), newest)) = self.units.get_mut(&UnitId(unit))
@@ -169,7 +182,11 @@ impl Run {
         let page = page.unwrap_or_else(|| TimelinePage::beginning(Sequence(self.kept_from), oldest));
         let known = page.last().0;
         let has_none = self.pages.is_empty();
-        for append in self.appended.iter_mut().filter(|append| has_none || append.last > known) {
+        for append in self
+            .appended
+            .iter_mut()
+            .filter(|append| has_none || append.last.max(append.first - 1) > known || append.first > append.last)
+        {
             append.is_hidden = true;
             hits.hidden += 1;
         }
@@ -284,7 +301,12 @@ impl Run {
             // Appends up to the version are at or before the position, but those of other epochs.
             for append in of_unit().filter(|append| append.reached.is_some_and(|reached| reached <= version)) {
                 let is_repeated = append.newest > version || append.reached == Some(version);
-                assert!(append.last <= position || is_repeated, "{version:?} at {position} hides {}", append.last);
+                let is_empty = append.first > append.last;
+                assert!(
+                    append.last <= position || is_repeated || is_empty,
+                    "{version:?} at {position} hides {}",
+                    append.last
+                );
             }
             let reached = of_unit().filter(|append| append.last <= position && !append.is_hidden);
             assert!(
@@ -301,14 +323,15 @@ impl Run {
             .before(micros, Sequence(self.last))
             .or_else(|| self.find(&|floor| floor.micros < micros).map(|page| page.before(micros)));
         let position = position.map_or(0, |position| position.0);
-        let mut kept = self.appended.iter().filter(|append| append.last >= self.kept_from);
+        let records = || self.appended.iter().filter(|append| append.first <= append.last);
+        let mut kept = records().filter(|append| append.last >= self.kept_from);
         let first = kept.find(|append| append.micros >= micros).map(|append| append.first.max(self.kept_from));
         if let Some(first) = first {
             assert!(position < first, "before {micros}: {position} loses {first}");
         }
         if self.kept_from == 1 && self.pages.len() > 1 {
             // Up to the position, no time is at or after this one, unless the clock went back, or a crash hid it.
-            let earlier = self.appended.iter().filter(|append| append.first > position && append.micros < micros);
+            let earlier = records().filter(|append| append.first > position && append.micros < micros);
             let mut newest = i64::MIN;
             let mut stands = false;
             for append in &self.appended {

@@ -34,7 +34,6 @@ pub struct Dictionary {
     number: u8,
     pub(super) encoder: EncoderDictionary<'static>,
     pub(super) decoder: DecoderDictionary<'static>,
-    /// Content for lz4.
     pub(super) content: lz4::Content,
     len: usize,
 }

@@ -41,7 +41,6 @@ static MESSAGES: LazyLock<HashMap<&str, HashMap<u64, Field>>> = LazyLock::new(||
 /// Field of a message.
 #[derive(Clone, Copy, Debug)]
 struct Field {
-    /// Name in JSON.
     name: &'static str,
     shape: Shape,
     /// Type of the value, or of the elements of a list or map.

@@ -152,7 +152,7 @@ impl World {
             if !is_once || !story.contains(&of("id")) {
                 story.push(of("id"));
                 let before = last.insert(of("journal"), of("sequence"));
-                assert!(before.as_ref() < Some(&of("sequence")), "I3: {} after {before:?}", of("sequence"));
+                assert!(before.as_ref() < Some(&of("sequence")), "E3: {} after {before:?}", of("sequence"));
             }
         }
         stories

@@ -84,13 +84,13 @@ impl Bench {
             row["queued"] == 0 && row["inFlight"] == 0 && self.missing() == 0
         });
         let row = row(engine);
-        assert_eq!([&row["dropped"], &row["coalesced"], &row["oldsGivenUp"]], [0, 0, 0], "I4, I6: {row}");
+        assert_eq!([&row["dropped"], &row["coalesced"], &row["oldsGivenUp"]], [0, 0, 0], "E4, E6: {row}");
         let arrived = Arrived::of(self.sink.arrived());
         assert!(arrived.repeated() == 0 || !self.sink.stores_once(), "repeated: {:?}", arrived.times);
-        assert_eq!(arrived.stories, self.happened, "I2, I4: what arrived first of each change, and what happened");
+        assert_eq!(arrived.stories, self.happened, "E2, E4: what arrived first of each change, and what happened");
         let last = |(name, story): (&String, &Vec<String>)| (name.clone(), story.last().cloned().unwrap_or_default());
         let expected: BTreeMap<_, _> = self.happened.iter().map(last).collect();
-        assert_eq!(arrived.last, expected, "I1: what arrived last of each object, repetitions included");
+        assert_eq!(arrived.last, expected, "E1: what arrived last of each object, repetitions included");
         arrived
     }
 

@@ -82,7 +82,7 @@ pub(crate) fn stop_during_batch_loses_nothing(mut bench: Bench) {
     let engine = bench.run();
     let arrived = bench.settle(&engine);
     for id in acknowledged.keys() {
-        assert_eq!(arrived.times[id], 1, "I4: {id} was acknowledged before the stop");
+        assert_eq!(arrived.times[id], 1, "E4: {id} was acknowledged before the stop");
     }
     assert!(engine.terminate().success());
 }

@@ -3,7 +3,7 @@
 //! A [`Backlog`] keeps one lane per resource type, namespace and name, shared by all units of the type. A lane is a list of
 //! records, oldest first, which are coalesced by the [rules](crate::journal::coalesce).
 //!
-//! **Memory (I5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not hold
+//! **Memory (E5).** A living object has one or two records, and shares its body with the cache. Bodies that the cache does not hold
 //! are *loose*: `old`s, deleted objects, and all objects of units without a cache. Three steps enforce the limits:
 //!
 //! 1. While loose bodies and the records themselves together exceed `max_bytes`, the oldest `old` is discarded, until none is left.

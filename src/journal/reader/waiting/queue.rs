@@ -8,7 +8,6 @@ use crate::journal::{Bounds, Record, UnitTerms};
 #[derive(Clone, Debug)]
 pub(crate) struct WaitingRecord {
     pub(super) record: Record,
-    /// Terms of its unit.
     pub(super) terms: UnitTerms,
     pub(super) wanted: bool,
     /// Set when the record needs no further judgement: it passed the filter, or the reader had no filter.
