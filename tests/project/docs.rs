@@ -75,7 +75,7 @@ fn tests_named_in_documents_exist() {
     let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     for promise in 1..=8 {
-        assert!(text.contains(&format!("**I{promise} · ")), "I{promise} is missing");
+        assert!(text.contains(&format!("**E{promise} · ")), "E{promise} is missing");
     }
     for section in ["A", "T", "LW", "P", "R", "F", "K", "I", "C", "S", "X", "L", "H", "Q", "W", "G", "D"] {
         assert!(semantics.contains(&format!("\n## {section} · ")), "section {section} is missing");
