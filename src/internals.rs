@@ -60,9 +60,10 @@ pub mod engine {
 }
 pub mod handler {
     pub use crate::handler::{AsyncHandler, Form, HandlerError};
-    #[cfg(feature = "kafka")]
     pub mod kafka {
-        pub use crate::handler::kafka::{Acks, KafkaCompression, KafkaHandler, KafkaOptions, KafkaSasl, SaslMechanism};
+        #[cfg(feature = "kafka")]
+        pub use crate::handler::kafka::KafkaHandler;
+        pub use crate::handler::kafka::{Acks, KafkaCompression, KafkaOptions, KafkaSasl, SaslMechanism};
     }
     pub mod nats {
         pub use crate::handler::nats::{ExpectLast, JetStreamOptions, NatsAuth, NatsHandler, NatsOptions};

@@ -6,7 +6,7 @@ use super::{SpanUnit, TraceContext};
 
 /// Sender of spans. A program without the feature `otlp` cannot start one.
 #[derive(Debug)]
-pub struct Exporter(Infallible);
+pub(crate) struct Exporter(Infallible);
 
 pub(super) fn start(_: &str, _: Option<&str>) -> Result<Exporter, String> {
     Err("this program was built without the feature otlp".to_owned())
@@ -14,7 +14,7 @@ pub(super) fn start(_: &str, _: Option<&str>) -> Result<Exporter, String> {
 
 impl Exporter {
     /// Does nothing.
-    pub fn stop(self, _: Duration) {
+    pub(crate) fn stop(self, _: Duration) {
         match self.0 {}
     }
 }

@@ -10,6 +10,7 @@ use crate::{
 };
 
 /// Maximum length of a topic name.
+#[cfg(feature = "kafka")]
 pub(crate) const TOPIC_LEN_MAX: usize = 249;
 
 const OF_TOPICS: [Placeholder; 4] =
